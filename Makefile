@@ -1,0 +1,36 @@
+# Every target sets up what it needs on a machine that has only Python 3.11 and make.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+.PHONY: demo test test-all lint bench clean
+.DEFAULT_GOAL := test
+
+$(STAMP): setup.py tpugraphs_polynormer/__init__.py
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[test,dask]"
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/tpugraphs simulate --out demo/data --scale tiny --seed 0
+	for file in demo/data/npz/tile/xla/train demo/data/npz/layout/*/*/train; do \
+	  $(BIN)/tpugraphs inspect "$$(ls $$file/*.npz | head -n 1)" || exit 1; \
+	done
+
+test: $(STAMP) lint
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
+
+test-all: $(STAMP) lint
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+bench: $(STAMP)
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV) demo build *.egg-info

@@ -1,0 +1,47 @@
+"""Packaging of tpugraphs-polynormer; each range was tried at its installed versions (docs/platforms.md)."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "tpugraphs_polynormer/__init__.py").read_text())[1]
+
+setup(
+    name="tpugraphs-polynormer",
+    version=VERSION,
+    description="TpuGraphs runtime prediction with Polynormer: HLO in, ranking out.",
+    long_description=(ROOT / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11,<3.12",
+    packages=find_packages(include=["tpugraphs_polynormer*", "pipelines*"]),
+    install_requires=[
+        "tensorflow>=2.20,<2.22",
+        "tf-keras>=2.20,<2.22",
+        "tensorflow-gnn>=1.0.3,<1.1",
+        "apache-beam[tfrecord]>=2.77,<2.78",
+        "google-crc32c>=1.5,<2",  # without it Beam computes TFRecord checksums in Python
+        "numpy>=2.0,<2.5",
+        "pandas>=2.2,<3.2",
+        "scipy>=1.13,<1.18",
+        "pyyaml>=6,<7",
+        "tqdm>=4.60,<5",
+        "matplotlib>=3.9,<3.12",
+    ],
+    extras_require={
+        "test": [
+            "pytest>=8,<10",
+            "pytest-xdist>=3.6,<4",
+            "hypothesis>=6.100,<7",
+            "ruff>=0.9,<0.18",
+            "psutil>=5.9,<8",
+        ],
+        "dask": ["apache-beam[dask]>=2.77,<2.78"],
+        "jax": ["jax>=0.8,<0.11"],
+        "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],
+        "tpu": ["tensorflow-tpu>=2.20,<2.21", "libtpu<0.0.44"],
+    },
+    entry_points={"console_scripts": ["tpugraphs=tpugraphs_polynormer.cli:main"]},
+)

@@ -1,0 +1,88 @@
+"""The five TpuGraphs collections and the thirteen node-classification benchmarks: names, folders, official counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tpugraphs_polynormer.errors import UserError
+
+SPLITS = ("train", "valid", "test")
+NUM_NODE_FEATURES = 140
+NUM_OPCODES = 121  # ids 1..120, and 0 for an opcode the table does not know
+NUM_TILE_FEATURES = 24  # kernel, output and input bounds: 6 values, their sum and their product each
+NUM_LAYOUT_FEATURES = 18  # minor-to-major dims of output, input and kernel, 6 each, -1 pads
+LAYOUT_MIN, LAYOUT_MAX = -1, 5  # the integers a layout feature can be
+TILE_TOP = 5  # a tile submission names this many candidates
+
+
+@dataclass(frozen=True)
+class Collection:
+    """One TpuGraphs collection; `num_graphs` are the official counts of train, valid and test."""
+
+    id: str
+    kind: str  # "tile" or "layout"
+    num_graphs: tuple[int, int, int]
+
+    @property
+    def folder(self) -> str:
+        """The collection's folder below `npz/` in the official tree."""
+        return self.id.replace(":", "/")
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One node-classification data set of the Polynormer paper; edges are undirected, without self-loops."""
+
+    name: str
+    num_nodes: int
+    num_edges: int
+    num_features: int
+    num_classes: int
+    metric: str  # "accuracy" or "roc_auc"
+    paper_score: float  # Polynormer, per cent
+    paper_score_relu: float  # Polynormer-r, per cent
+
+
+COLLECTIONS: dict[str, Collection] = {
+    collection.id: collection
+    for collection in (
+        Collection("tile:xla", "tile", (5709, 676, 844)),
+        Collection("layout:xla:default", "layout", (61, 7, 8)),
+        Collection("layout:xla:random", "layout", (69, 7, 8)),
+        Collection("layout:nlp:default", "layout", (198, 20, 17)),
+        Collection("layout:nlp:random", "layout", (207, 20, 17)),
+    )
+}
+
+BENCHMARKS: dict[str, Benchmark] = {
+    benchmark.name: benchmark
+    for benchmark in (
+        Benchmark("amazon-computer", 13_752, 245_861, 767, 10, "accuracy", 93.18, 93.68),
+        Benchmark("amazon-photo", 7_650, 119_081, 745, 8, "accuracy", 96.11, 96.46),
+        Benchmark("coauthor-cs", 18_333, 81_894, 6_805, 15, "accuracy", 95.51, 95.53),
+        Benchmark("coauthor-physics", 34_493, 247_962, 8_415, 5, "accuracy", 97.22, 97.27),
+        Benchmark("wikics", 11_701, 216_123, 300, 10, "accuracy", 79.53, 80.10),
+        Benchmark("roman-empire", 22_662, 32_927, 300, 18, "accuracy", 92.13, 92.55),
+        Benchmark("amazon-ratings", 24_492, 93_050, 300, 5, "accuracy", 54.46, 54.81),
+        Benchmark("minesweeper", 10_000, 39_402, 7, 2, "roc_auc", 96.96, 97.46),
+        Benchmark("tolokers", 11_758, 519_000, 10, 2, "roc_auc", 84.83, 85.91),
+        Benchmark("questions", 48_921, 153_540, 301, 2, "roc_auc", 77.95, 78.92),
+        Benchmark("ogbn-arxiv", 169_343, 1_166_243, 128, 40, "accuracy", 71.82, 73.46),
+        Benchmark("ogbn-products", 2_449_029, 61_859_140, 100, 47, "accuracy", 82.97, 83.82),
+        Benchmark("pokec", 1_632_803, 30_622_564, 65, 2, "accuracy", 85.95, 86.10),
+    )
+}
+
+
+def find_collection(collection_id: str) -> Collection:
+    """The collection of that id, or an error that lists the five."""
+    if collection_id not in COLLECTIONS:
+        raise UserError(f"unknown collection {collection_id!r}; choose from {', '.join(COLLECTIONS)}")
+    return COLLECTIONS[collection_id]
+
+
+def find_benchmark(name: str) -> Benchmark:
+    """The benchmark of that name, or an error that lists the thirteen."""
+    if name not in BENCHMARKS:
+        raise UserError(f"unknown benchmark {name!r}; choose from {', '.join(BENCHMARKS)}")
+    return BENCHMARKS[name]

@@ -1,0 +1,1 @@
+"""Reading, converting and feeding the data sets."""

@@ -1,0 +1,102 @@
+"""An HLO module as plain records: just the fields that the TpuGraphs features need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """An array or tuple shape; `element_type` is the XLA PrimitiveType number."""
+
+    element_type: int = 0
+    dimensions: tuple[int, ...] = ()
+    tuple_shapes: tuple[Shape, ...] = ()
+    minor_to_major: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WindowDimension:
+    """One spatial dimension of a convolution's or reduce-window's window."""
+
+    size: int = 0
+    stride: int = 0
+    padding_low: int = 0
+    padding_high: int = 0
+    window_dilation: int = 0
+    base_dilation: int = 0
+    reversal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConvolutionDimensions:
+    """Which dimension of input, kernel and output plays which part in a convolution."""
+
+    input_batch: int = 0
+    input_feature: int = 0
+    input_spatial: tuple[int, ...] = ()
+    kernel_input_feature: int = 0
+    kernel_output_feature: int = 0
+    kernel_spatial: tuple[int, ...] = ()
+    output_batch: int = 0
+    output_feature: int = 0
+    output_spatial: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SliceDimension:
+    """The range that a slice takes of one dimension."""
+
+    start: int = 0
+    limit: int = 0
+    stride: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PaddingDimension:
+    """The padding that a pad adds to one dimension."""
+
+    low: int = 0
+    high: int = 0
+    interior: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One HLO instruction; absent optional fields are 0 or empty, as in the protobuf."""
+
+    id: int
+    opcode: str
+    shape: Shape
+    name: str = ""
+    operand_ids: tuple[int, ...] = ()
+    called_computation_ids: tuple[int, ...] = ()
+    parameter_number: int = 0
+    dimensions: tuple[int, ...] = ()
+    window: tuple[WindowDimension, ...] = ()
+    convolution: ConvolutionDimensions | None = None
+    slice_dimensions: tuple[SliceDimension, ...] = ()
+    dynamic_slice_sizes: tuple[int, ...] = ()
+    padding: tuple[PaddingDimension, ...] = ()
+    feature_group_count: int = 0
+    batch_group_count: int = 0
+    is_stable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """A list of instructions in topological order, with the id of its root."""
+
+    id: int
+    name: str
+    root_id: int
+    instructions: tuple[Instruction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A whole program: its computations in stored order."""
+
+    name: str
+    computations: tuple[Computation, ...]
+    entry_computation_id: int = 0

@@ -1,0 +1,110 @@
+"""A readable look at one npz archive: counts, opcodes, candidates, runtimes, and a picture of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tpugraphs_polynormer.data.npz import LayoutArchive, TileArchive, read_archive
+from tpugraphs_polynormer.hlo.opcodes import OPCODE_NAMES
+
+_QUANTILES = (0, 10, 50, 90, 100)
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What `inspect_archive` found; `costs` [c] are runtimes, or runtime over normalizer for tiles."""
+
+    archive: TileArchive | LayoutArchive
+    opcodes: tuple[tuple[str, int], ...]  # (name, nodes), most frequent first
+    configurable: tuple[tuple[str, int], ...]  # the same over the configurable nodes of a layout archive
+    num_duplicates: int
+    costs: np.ndarray
+
+    def __str__(self) -> str:
+        return "\n".join(f"{label:<20}{value}" for label, value in self._rows())
+
+    def _rows(self) -> list[tuple[str, str]]:
+        archive = self.archive
+        rows = [
+            ("graph", f"{archive.name} ({archive.kind})"),
+            ("nodes", f"{len(archive.node_opcode):,}"),
+            ("edges", f"{len(archive.edge_index):,}"),
+            ("opcodes", _histogram(self.opcodes)),
+        ]
+        if isinstance(archive, LayoutArchive):
+            rows.append(("configurable nodes", f"{len(archive.node_config_ids):,}: {_histogram(self.configurable)}"))
+            rows.append(("computation starts", " ".join(map(str, archive.node_splits)) or "none"))
+        rows.append(("candidates", f"{archive.num_candidates:,}, of them {self.num_duplicates:,} repeat an earlier one"))
+        if isinstance(archive, TileArchive) and not archive.config_feat.any():
+            rows.append(("warning", "all candidate features are 0: nothing to rank by"))
+        return [*rows, *self._runtime_rows()]
+
+    def _runtime_rows(self) -> list[tuple[str, str]]:
+        if self.archive.is_hidden:
+            return [("runtime", "hidden (test split)")]
+        unit = "ns" if isinstance(self.archive, LayoutArchive) else "of the default tile's runtime"
+        values = np.percentile(self.costs, _QUANTILES)
+        shown = "  ".join(
+            f"{quantile}%: {value:,.4g}" if value < 1e4 else f"{quantile}%: {value:,.0f}"
+            for quantile, value in zip(_QUANTILES, values, strict=True)
+        )
+        return [("runtime quantiles", f"{shown} {unit}"), ("worst / best", f"{values[-1] / values[0]:.3f}")]
+
+
+def inspect_archive(path: Path | str) -> Inspection:
+    """Reads an archive and counts what a user wants to know of it."""
+    archive = read_archive(path)
+    if isinstance(archive, LayoutArchive):
+        candidates, configurable = archive.node_config_feat, archive.node_opcode[archive.node_config_ids]
+        costs = archive.config_runtime.astype(np.float64)
+    else:
+        candidates, configurable = archive.config_feat, np.zeros(0, np.uint8)
+        costs = archive.config_runtime / archive.config_runtime_normalizers
+    return Inspection(
+        archive=archive,
+        opcodes=_count_opcodes(archive.node_opcode),
+        configurable=_count_opcodes(configurable),
+        num_duplicates=count_duplicates(candidates),
+        costs=costs,
+    )
+
+
+def count_duplicates(candidates: np.ndarray) -> int:
+    """How many rows of [c, ...] repeat an earlier row."""
+    seen = {row.tobytes() for row in candidates}
+    return len(candidates) - len(seen)
+
+
+def plot_inspection(inspection: Inspection, path: Path | str) -> None:
+    """Draws the runtime distribution and the opcode mix to an image file."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    figure.suptitle(inspection.archive.name)
+    if inspection.archive.is_hidden:
+        left.text(0.5, 0.5, "runtimes hidden (test split)", ha="center", va="center")
+        left.set_axis_off()
+    else:
+        left.hist(inspection.costs / inspection.costs.min(), bins=60, color="#2f6f9f")
+        left.set(xlabel="runtime / best runtime", ylabel="candidates", title="Runtimes", yscale="log")
+    names, counts = zip(*inspection.opcodes[:15], strict=True)
+    right.barh(names[::-1], counts[::-1], color="#9f5f2f")
+    right.set(xlabel="nodes", title="Opcodes (15 most frequent)")
+    figure.savefig(path, dpi=110)
+
+
+def _count_opcodes(opcodes: np.ndarray) -> tuple[tuple[str, int], ...]:
+    ids, counts = np.unique(opcodes, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    return tuple((OPCODE_NAMES[ids[i]], int(counts[i])) for i in order)
+
+
+def _histogram(counts: tuple[tuple[str, int], ...], most: int = 8) -> str:
+    shown = ", ".join(f"{name} {count:,}" for name, count in counts[:most])
+    return shown + (f", {len(counts) - most} more" if len(counts) > most else "")

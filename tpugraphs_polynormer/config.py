@@ -42,9 +42,7 @@ class ModelConfig:
     input_dropout_rate: float = setting(0.0, "dropout on the input features", low=0, high=0.95)
     beta: float = setting(-1.0, "gate: -1 learns it through a sigmoid, else its (first) value", low=-1, high=1)
     local_kind: str = setting("gat", "aggregation of the local layers", choices=("gat", "gcn"))
-    parametrization: str = setting(
-        "small", "the authors' small-graph or large-graph model", choices=("small", "large")
-    )
+    parametrization: str = setting("small", "the authors' small-graph or large-graph model", choices=("small", "large"))
     scheme: str = setting(
         "local_to_global", "how local and global attention meet", choices=("local_to_global", "local_and_global")
     )
@@ -53,9 +51,7 @@ class ModelConfig:
     post_batch_norm: bool = setting(False, "BatchNorm after each local aggregation")
     relu: bool = setting(True, "ReLU after each layer (Polynormer-r); without it a pure polynomial")
     shared_query_key: bool = setting(True, "global attention uses one projection for queries and keys")
-    formulation: str = setting(
-        "auto", "edge kernel", choices=("auto", "segments", "chunked", "unsorted")
-    )
+    formulation: str = setting("auto", "edge kernel", choices=("auto", "segments", "chunked", "unsorted"))
     recompute: bool = setting(False, "recompute local layers in the backward pass: less memory, more time")
 
     def __post_init__(self) -> None:

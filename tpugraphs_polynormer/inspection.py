@@ -37,7 +37,9 @@ class Inspection:
         if isinstance(archive, LayoutArchive):
             rows.append(("configurable nodes", f"{len(archive.node_config_ids):,}: {_histogram(self.configurable)}"))
             rows.append(("computation starts", " ".join(map(str, archive.node_splits)) or "none"))
-        rows.append(("candidates", f"{archive.num_candidates:,}, of them {self.num_duplicates:,} repeat an earlier one"))
+        rows.append(
+            ("candidates", f"{archive.num_candidates:,}, of them {self.num_duplicates:,} repeat an earlier one")
+        )
         if isinstance(archive, TileArchive) and not archive.config_feat.any():
             rows.append(("warning", "all candidate features are 0: nothing to rank by"))
         return [*rows, *self._runtime_rows()]

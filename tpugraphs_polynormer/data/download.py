@@ -15,7 +15,6 @@ from tpugraphs_polynormer.data.addresses import (
     list_benchmark_files,
     list_collection_files,
 )
-from tpugraphs_polynormer.data.unpacking import UnpackError, unpack_archive
 from tpugraphs_polynormer.data.transfer import (
     DownloadError,
     DownloadSettings,
@@ -25,6 +24,7 @@ from tpugraphs_polynormer.data.transfer import (
     size_of,
     write_text,
 )
+from tpugraphs_polynormer.data.unpacking import UnpackError, unpack_archive
 
 __all__ = [
     "DownloadError",

@@ -131,7 +131,7 @@ def read_shapes(path: Path | str) -> dict[str, tuple[int, ...]]:
     path = Path(path)
     with _open_archive(path) as archive:
         members = _Members(path, archive)
-        return {key: members.header(key)[0] for key in members.keys()}
+        return {key: members.header(key)[0] for key in members.names}
 
 
 def write_npz(path: Path | str, arrays: Mapping[str, np.ndarray | Blocks]) -> None:
@@ -187,17 +187,14 @@ class _Members:
         repeated = {name for name in names if names.count(name) > 1}
         if repeated:
             raise ArchiveError(path, ", ".join(sorted(repeated)), "the key more than once", "each key once")
-        self._names = names
+        self.names = names
         self.is_layout = "node_config_feat" in names
         if self.is_layout == ("config_feat" in names):
             found = "both" if self.is_layout else f"neither among {', '.join(sorted(names)) or 'no keys'}"
             raise ArchiveError(path, "kind", found, "one of node_config_feat (layout) and config_feat (tile)")
 
-    def keys(self) -> list[str]:
-        return list(self._names)
-
     def __contains__(self, key: str) -> bool:
-        return key in self._names
+        return key in self.names
 
     def fail(self, key: str, found: str, expected: str) -> ArchiveError:
         return ArchiveError(self.path, key, found, expected)
@@ -205,8 +202,8 @@ class _Members:
     @contextmanager
     def open(self, key: str) -> Iterator[tuple[tuple[int, ...], np.dtype, IO[bytes]]]:
         """The array's shape, dtype and a stream that stands at its first byte."""
-        if key not in self._names:
-            raise self.fail(key, f"keys {', '.join(sorted(self._names))}", "this key")
+        if key not in self.names:
+            raise self.fail(key, f"keys {', '.join(sorted(self.names))}", "this key")
         try:
             with self._archive.open(f"{key}.npy") as member:
                 shape, dtype = self._read_header(key, member)

@@ -1,0 +1,230 @@
+"""tf.data over a preprocessed collection: draws graphs and candidates, merges, pads, masks. Any step can be resumed.
+
+What a training step sees is a function of (seed, step) alone: there is no state to save besides the step number.
+
+A batch is one merged GraphTensor of G graphs (components). Besides what is stored (graphs.py) it holds
+  node set "slot", feature "codes" [num_slots, k] int32: each candidate's setting, as a position in node set "setting";
+  context feature "costs" [G, k] int64: what to rank by (nanoseconds, or runtime / normalizer in units of 2^-40);
+  context feature "candidate_mask" [G, k] bool: False where a graph has fewer than k candidates.
+Padded to static sizes it has one more component, of padding only, whose mask is all False.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_gnn as tfgnn
+
+from tpugraphs_polynormer.config import DataConfig
+from tpugraphs_polynormer.data.graphs import graph_spec
+from tpugraphs_polynormer.data.manifest import DatasetError
+from tpugraphs_polynormer.data.store import Collection, Split
+
+_RATIO_UNIT = 2.0**40  # a tile's runtime over its normalizer, kept as an integer: finer than any measurement
+
+
+@dataclass(frozen=True)
+class Shard:
+    """This worker's part of each global step: `replicas` batches of the `workers * replicas` of the whole step."""
+
+    worker: int = 0
+    num_workers: int = 1
+    num_replicas: int = 1  # of this worker
+
+    @staticmethod
+    def from_context(context: tf.distribute.InputContext) -> Shard:
+        """The part that tf.distribute asks of this input pipeline."""
+        return Shard(
+            context.input_pipeline_id,
+            context.num_input_pipelines,
+            context.num_replicas_in_sync // context.num_input_pipelines,
+        )
+
+
+def costs_of(split: Split, number: int, kind: str, candidates: np.ndarray | None = None) -> np.ndarray:
+    """[c] int64: what a graph's candidates (or the named ones) are ranked by; all 0 where runtimes are hidden."""
+    runtimes = split.read_column(number, "runtimes", candidates)
+    if kind == "layout":
+        return runtimes
+    normalizers = split.read_column(number, "normalizers", candidates)
+    return np.rint(runtimes / normalizers * _RATIO_UNIT).astype(np.int64)
+
+
+class CandidateSampler:
+    """Which graphs and which of their candidates make up training step s: the same for the same (seed, step)."""
+
+    def __init__(self, split: Split, kind: str, config: DataConfig, seed: int) -> None:
+        self._split, self._kind, self._config, self._seed = split, kind, config, seed
+        # One distinct candidate cannot be ranked against anything.
+        self._graphs = np.array([i for i, entry in enumerate(split.graphs) if entry.num_candidates > 1])
+        if not len(self._graphs):
+            raise DatasetError("the train split has no graph with two different candidates: nothing can be learned")
+
+    @property
+    def num_graphs(self) -> int:
+        """How many graphs take part: one epoch."""
+        return len(self._graphs)
+
+    def graph_at(self, position: int) -> int:
+        """The number of the graph at a position of the endless sequence of shuffled epochs."""
+        epoch, place = divmod(position, len(self._graphs))
+        order = np.random.default_rng((self._seed, 0, epoch)).permutation(len(self._graphs))
+        return int(self._graphs[order[place]])
+
+    def candidates_at(self, position: int, number: int) -> np.ndarray:
+        """Up to k distinct candidates of a graph, [<= k] in random order."""
+        random = np.random.default_rng((self._seed, 1, position))
+        total = self._split.graphs[number].num_candidates
+        count = min(self._config.candidates_per_graph, total)
+        if self._config.sampling == "uniform" or count == total:
+            return random.choice(total, count, replace=False)
+        # Training candidates are stored fastest first (encoding.collapse_duplicates).
+        num_fast = max(1, int(total * self._config.fast_quantile))
+        fast = random.choice(num_fast, min(num_fast, round(count * self._config.fast_share)), replace=False)
+        others = np.setdiff1d(random.choice(total, count, replace=False), fast)
+        return random.permutation(np.concatenate([fast, random.permutation(others)])[:count])
+
+    def draw(self, position: int) -> tuple[bytes, np.ndarray, np.ndarray, np.ndarray]:
+        """(record, codes [slots, k], costs [k], mask [k]) of the graph at a position."""
+        number = self.graph_at(position)
+        candidates = self.candidates_at(position, number)
+        return _fetch(self._split, number, self._kind, candidates, self._config.candidates_per_graph)
+
+
+def _fetch(
+    split: Split, number: int, kind: str, candidates: np.ndarray, width: int
+) -> tuple[bytes, np.ndarray, np.ndarray, np.ndarray]:
+    """Reads the named candidates of a graph, padded to `width` with candidate 0 under a False mask."""
+    mask = np.arange(width) < len(candidates)
+    padded = np.zeros(width, np.int64)
+    padded[: len(candidates)] = candidates
+    codes = split.read_codes(number, padded).T.astype(np.int32)
+    return split.read_record(number), codes, costs_of(split, number, kind, padded), mask
+
+
+def make_training_dataset(
+    collection: Collection,
+    config: DataConfig,
+    *,
+    seed: int,
+    start_step: int = 0,
+    shard: Shard = Shard(),
+    num_parallel_calls: int = tf.data.AUTOTUNE,
+) -> tf.data.Dataset:
+    """Endless batches of merged graphs, from step `start_step` on, one element per replica of this worker."""
+    sampler = CandidateSampler(collection.split("train"), collection.manifest.kind, config, seed)
+    per_step = shard.num_workers * shard.num_replicas * config.graphs_per_batch
+
+    def positions() -> tf.data.Dataset:
+        elements = tf.data.Dataset.range(start_step * shard.num_replicas, np.iinfo(np.int64).max)
+
+        def expand(element: tf.Tensor) -> tf.data.Dataset:
+            step, replica = element // shard.num_replicas, element % shard.num_replicas
+            first = step * per_step + (shard.worker * shard.num_replicas + replica) * config.graphs_per_batch
+            return tf.data.Dataset.range(first, first + config.graphs_per_batch)
+
+        return elements.flat_map(expand)
+
+    k = config.candidates_per_graph
+    kind = collection.manifest.kind
+    graphs = positions().map(
+        lambda position: _draw_graph(sampler, kind, k, position),
+        num_parallel_calls=num_parallel_calls,
+        deterministic=True,
+    )
+    return _batch(graphs, config.graphs_per_batch, batch_budget(collection, config)).prefetch(2)
+
+
+def batch_budget(collection: Collection, config: DataConfig) -> tfgnn.SizeConstraints | None:
+    """Static sizes that any batch fits into: G times the largest train graph, and one node more for padding edges."""
+    if not config.static_shapes:
+        return None
+    sizes = {name: entry["max"] for name, entry in collection.manifest.splits["train"].sizes.items()}
+    graphs = config.graphs_per_batch
+    edges = {"feeds": graphs * sizes["edges"]}
+    if collection.manifest.kind == "layout":
+        edges["decides"] = graphs * sizes["slots"]
+    return tfgnn.SizeConstraints(
+        total_num_components=graphs + 1,
+        total_num_nodes={
+            "op": graphs * sizes["nodes"] + 1,
+            "slot": graphs * sizes["slots"] + 1,
+            "setting": graphs * sizes["settings"] + 1,
+        },
+        total_num_edges=edges,
+    )
+
+
+def _draw_graph(sampler: CandidateSampler, kind: str, width: int, position: tf.Tensor) -> tfgnn.GraphTensor:
+    record, codes, costs, mask = tf.numpy_function(
+        lambda place: sampler.draw(int(place)), [position], (tf.string, tf.int32, tf.int64, tf.bool), stateful=False
+    )
+    return _join(kind, record, codes, costs, mask, width)
+
+
+def _join(
+    kind: str, record: tf.Tensor, codes: tf.Tensor, costs: tf.Tensor, mask: tf.Tensor, width: int | None
+) -> tfgnn.GraphTensor:
+    """The stored graph with its drawn candidates as features."""
+    record.set_shape([])
+    codes.set_shape([None, width])
+    costs.set_shape([width])
+    mask.set_shape([width])
+    graph = tfgnn.parse_single_example(graph_spec(kind), record)
+    return graph.replace_features(
+        context={"costs": costs[None], "candidate_mask": mask[None]},  # no name: a TPU takes no strings
+        node_sets={"slot": {"codes": codes}},
+    )
+
+
+def _batch(graphs: tf.data.Dataset, graphs_per_batch: int, budget: tfgnn.SizeConstraints | None) -> tf.data.Dataset:
+    batches = graphs.batch(graphs_per_batch, drop_remainder=True).map(_merge, num_parallel_calls=2, deterministic=True)
+    if budget is None:
+        return batches
+    return batches.map(lambda graph: pad_batch(graph, budget), num_parallel_calls=2, deterministic=True)
+
+
+def _merge(graph: tfgnn.GraphTensor) -> tfgnn.GraphTensor:
+    """One graph of many components; codes, local to each graph until now, are shifted to the merged settings."""
+    merged = graph.merge_batch_to_components()
+    starts = tf.cumsum(merged.node_sets["setting"].sizes, exclusive=True)
+    slots = merged.node_sets["slot"]
+    shifts = tf.repeat(starts, slots.sizes)
+    return merged.replace_features(node_sets={"slot": {"codes": slots["codes"] + shifts[:, None]}})
+
+
+def pad_batch(graph: tfgnn.GraphTensor, budget: tfgnn.SizeConstraints) -> tfgnn.GraphTensor:
+    """Pads to static sizes: padding candidates are masked, padding slots point at the padding setting."""
+    num_settings = tf.reduce_sum(graph.node_sets["setting"].sizes)
+    num_slots = tf.reduce_sum(graph.node_sets["slot"].sizes)
+    padded, _ = tfgnn.pad_to_total_sizes(graph, budget)
+    codes = padded.node_sets["slot"]["codes"]
+    is_real = tf.range(tf.shape(codes)[0]) < num_slots
+    return padded.replace_features(node_sets={"slot": {"codes": tf.where(is_real[:, None], codes, num_settings)}})
+
+
+@dataclass(frozen=True)
+class CandidateBlock:
+    """Some candidates of one graph, in the store's order, as a GraphTensor of one component."""
+
+    graph: tfgnn.GraphTensor
+    start: int
+    stop: int
+
+
+def iterate_blocks(
+    collection: Collection, split: Split, number: int, block: int, candidates: np.ndarray | None = None
+) -> Iterator[CandidateBlock]:
+    """All candidates of a graph (or the [c'] named ones), `block` at a time; the last block is shorter."""
+    kind = collection.manifest.kind
+    if candidates is None:
+        candidates = np.arange(split.graphs[number].num_candidates)
+    for start in range(0, len(candidates), block):
+        chosen = candidates[start : start + block]
+        record, codes, costs, mask = _fetch(split, number, kind, chosen, len(chosen))
+        tensors = (tf.constant(record), tf.constant(codes), tf.constant(costs), tf.constant(mask))
+        graph = _join(kind, *tensors, width=len(chosen))
+        yield CandidateBlock(graph, start, start + len(chosen))

@@ -1,0 +1,342 @@
+"""The Beam job from npz archives to datasets: plan shards, write each in one step, then one last step that commits.
+
+Beam's runners differ in what they lose (some drop tagged outputs, finish_bundle or all sinks but the last). So there is
+one chain only: shards are planned before the job, each is written whole by one DoFn, and the last step takes all
+descriptions, counts them against the plan, and writes the manifests. Heavy data never passes through a shuffle.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.io.filesystems import FileSystems
+
+from tpugraphs_polynormer.catalog import SPLITS, find_collection
+from tpugraphs_polynormer.data.graphs import SCHEMA_NAME, write_schema
+from tpugraphs_polynormer.data.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, SplitEntry, write_json
+from tpugraphs_polynormer.data.shards import (
+    DESCRIPTION_SUFFIX,
+    PreprocessSettings,
+    ShardDescription,
+    moments_of,
+    write_shard,
+)
+from tpugraphs_polynormer.data.statistics import FeatureStatistics, Moments, merge, summarize, summarize_sizes
+from tpugraphs_polynormer.data.store import CANDIDATE_SUFFIX, RECORD_SUFFIX
+from tpugraphs_polynormer.errors import UserError
+
+FAILURE_NAME = "failed.txt"
+REJECTED_NAME = "rejected.jsonl"
+_logger = logging.getLogger(__name__)
+
+
+class PreprocessError(UserError):
+    """The job cannot start, or did not finish: says why and what to do."""
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """One unit of work: the archives of one shard of one split."""
+
+    collection: str
+    split: str
+    name: str
+    sources: tuple[str, ...]  # paths, sorted by file name
+    settings: PreprocessSettings
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the workers need to know."""
+
+    output: str
+    plans: tuple[ShardPlan, ...]
+
+    @property
+    def collections(self) -> tuple[str, ...]:
+        """The collections of the plan, in order."""
+        return tuple(dict.fromkeys(plan.collection for plan in self.plans))
+
+
+def plan_job(input_folder: str, output: str, collections: Mapping[str, PreprocessSettings]) -> Job:
+    """Lists the archives and assigns them to shards by name alone, so that every run plans the same."""
+    plans = []
+    for collection, settings in collections.items():
+        found = [plan for split in SPLITS for plan in _plan_split(input_folder, collection, split, settings)]
+        if not found:
+            place = FileSystems.join(input_folder, "npz", find_collection(collection).folder)
+            raise PreprocessError(f"{place}: no <split>/*.npz found; check --input or run `tpugraphs download` first")
+        plans += found
+    return Job(output, tuple(plans))
+
+
+def _plan_split(input_folder: str, collection: str, split: str, settings: PreprocessSettings) -> list[ShardPlan]:
+    parts = (*find_collection(collection).folder.split("/"), split, "*.npz")
+    patterns = [FileSystems.join(input_folder, "npz", *parts), FileSystems.join(input_folder, *parts)]
+    matches = [match.metadata_list for match in FileSystems.match(patterns)]
+    paths = sorted((item.path for item in matches[0] or matches[1]), key=lambda path: FileSystems.split(path)[1])
+    step = settings.graphs_per_shard
+    chunks = [tuple(paths[start : start + step]) for start in range(0, len(paths), step)]
+    return [
+        ShardPlan(collection, split, f"{split}-{number:05d}-of-{len(chunks):05d}", chunk, settings)
+        for number, chunk in enumerate(chunks)
+    ]
+
+
+class Preprocess(beam.PTransform):
+    """PBegin -> one element per collection, its id, once its manifest is written."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__()
+        self._job = job
+
+    def expand(self, begin: beam.Pipeline) -> beam.PCollection:
+        """Plans -> descriptions -> (statistics per collection) -> manifests."""
+        described = (
+            begin
+            | "Plans" >> beam.Create(self._job.plans, reshuffle=True)
+            | "WriteShards" >> beam.ParDo(WriteShard(self._job.output))
+        )
+        statistics = (
+            described
+            | "TrainMoments" >> beam.FlatMap(_train_moments)
+            | "Statistics" >> beam.CombinePerKey(MergeMoments())
+        )
+        return (
+            begin
+            | "Once" >> beam.Create([None])
+            | "Commit"
+            >> beam.FlatMap(_commit, self._job, beam.pvalue.AsList(described), beam.pvalue.AsDict(statistics))
+        )
+
+
+class WriteShard(beam.DoFn):
+    """ShardPlan -> (collection, ShardDescription); a bad archive stops the job through a note in the output folder."""
+
+    def __init__(self, output: str) -> None:
+        self._output = output
+
+    def process(self, plan: ShardPlan) -> Iterator[tuple[str, ShardDescription]]:
+        """Writes one shard, unless another one has failed meanwhile."""
+        if read_failure(self._output) is not None:
+            return
+        folder = FileSystems.join(self._output, *find_collection(plan.collection).folder.split("/"))
+        try:
+            with _Workspace(folder, plan) as work:
+                description = write_shard(
+                    work.folder,
+                    plan.name,
+                    work.sources,
+                    is_train=plan.split == "train",
+                    settings=plan.settings,
+                )
+        except UserError as fault:
+            _publish_text(self._output, FAILURE_NAME, str(fault))
+            return
+        yield plan.collection, description
+
+
+class _Workspace:
+    """Local paths for a plan: the very files where they are local, copies that are carried back where they are not."""
+
+    def __init__(self, folder: str, plan: ShardPlan) -> None:
+        self._remote = folder if "://" in folder else None
+        self._plan = plan
+        self._temporary = Path(tempfile.mkdtemp(prefix="tpugraphs-"))
+        self.folder = self._temporary if self._remote else Path(folder)
+        self.sources = {self._graph_name(path): self._localize(path) for path in plan.sources}
+
+    @staticmethod
+    def _graph_name(path: str) -> str:
+        return FileSystems.split(path)[1].removesuffix(".npz")
+
+    def _localize(self, path: str) -> Path:
+        if "://" not in path:
+            return Path(path)
+        local = self._temporary / FileSystems.split(path)[1]
+        with FileSystems.open(path) as source, local.open("wb") as target:
+            shutil.copyfileobj(source, target)
+        return local
+
+    def _names(self) -> list[str]:
+        return [self._plan.name + suffix for suffix in (RECORD_SUFFIX, CANDIDATE_SUFFIX, DESCRIPTION_SUFFIX)]
+
+    def __enter__(self) -> _Workspace:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self._remote:  # an earlier run's shard, to be found whole
+            paths = [FileSystems.join(self._remote, name) for name in self._names()]
+            if all(FileSystems.exists(path) for path in paths):
+                for path in paths:
+                    self._localize(path)
+        return self
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        if self._remote and kind is None:
+            for name in self._names():
+                with (self.folder / name).open("rb") as source:
+                    _publish(FileSystems.join(self._remote, name), source)
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+class MergeMoments(beam.CombineFn):
+    """(shard name, Moments) of one collection -> FeatureStatistics; merged in the order of names, so exactly once."""
+
+    def create_accumulator(self) -> list[tuple[str, Moments]]:
+        """Nothing yet."""
+        return []
+
+    def add_input(self, accumulator: list, element: tuple[str, Moments]) -> list:
+        """Remembers a shard's moments: a few kilobytes."""
+        return [*accumulator, element]
+
+    def merge_accumulators(self, accumulators: Iterable[list]) -> list:
+        """All of them."""
+        return [element for accumulator in accumulators for element in accumulator]
+
+    def extract_output(self, accumulator: list[tuple[str, Moments]]) -> FeatureStatistics:
+        """Float sums depend on their order: names decide it, not the runner."""
+        return summarize(merge(moments for _, moments in sorted(accumulator, key=lambda element: element[0])))
+
+
+def _train_moments(element: tuple[str, ShardDescription]) -> Iterator[tuple[str, tuple[str, Moments]]]:
+    collection, description = element
+    moments = moments_of(description)
+    if moments is not None:
+        yield collection, (description.shard.name, moments)
+
+
+def _commit(
+    _: None, job: Job, described: list[tuple[str, ShardDescription]], statistics: dict[str, FeatureStatistics]
+) -> Iterator[str]:
+    """Counts what was written against the plan, then writes each collection's manifest; yields what is finished."""
+    if read_failure(job.output) is not None:
+        return
+    for collection in job.collections:
+        plans = [plan for plan in job.plans if plan.collection == collection]
+        descriptions = {item.shard.name: item for owner, item in described if owner == collection}
+        _check_complete(collection, plans, descriptions)
+        _write_manifest(job, collection, plans, descriptions, statistics.get(collection))
+        yield collection
+
+
+def _check_complete(collection: str, plans: Sequence[ShardPlan], found: dict[str, ShardDescription]) -> None:
+    lost = [plan.name for plan in plans if plan.name not in found]
+    foreign = sorted(set(found) - {plan.name for plan in plans})
+    if lost or foreign:
+        raise RuntimeError(f"{collection}: the runner lost shards {lost} and made up {foreign}")
+    for plan in plans:
+        description = found[plan.name]
+        if len(description.shard.graphs) + len(description.rejected) != len(plan.sources):
+            raise RuntimeError(f"{collection} {plan.name}: {len(plan.sources)} archives went in, fewer came out")
+
+
+def _write_manifest(
+    job: Job,
+    collection: str,
+    plans: Sequence[ShardPlan],
+    found: dict[str, ShardDescription],
+    statistics: FeatureStatistics | None,
+) -> None:
+    folder = FileSystems.join(job.output, *find_collection(collection).folder.split("/"))
+    rejected = [item for plan in plans for item in found[plan.name].rejected]
+    if rejected:
+        lines = [json.dumps(dataclasses.asdict(item)) + "\n" for item in rejected]
+        _publish_text(folder, REJECTED_NAME, "".join(lines))
+    kind = find_collection(collection).kind
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        collection=collection,
+        kind=kind,
+        settings=dataclasses.asdict(plans[0].settings),
+        splits={
+            split: _describe_split([found[plan.name] for plan in plans if plan.split == split])
+            for split in SPLITS
+            if any(plan.split == split for plan in plans)
+        },
+        statistics=statistics,
+        num_rejected=len(rejected),
+    )
+    with tempfile.TemporaryDirectory() as temporary:
+        write_schema(Path(temporary), kind)
+        write_json(Path(temporary) / MANIFEST_NAME, manifest)
+        for name in (SCHEMA_NAME, MANIFEST_NAME):  # the manifest last: it is the commit
+            with (Path(temporary) / name).open("rb") as source:
+                _publish(FileSystems.join(folder, name), source)
+
+
+def _describe_split(descriptions: Sequence[ShardDescription]) -> SplitEntry:
+    graphs = [graph for description in descriptions for graph in description.shard.graphs]
+    return SplitEntry(
+        num_graphs=len(graphs),
+        num_candidates=sum(graph.num_candidates for graph in graphs),
+        sizes=summarize_sizes(np.array([graph.sizes for graph in graphs])),
+        shards=tuple(description.shard for description in descriptions),
+    )
+
+
+def count_finished(job: Job) -> int:
+    """How many shards of the plan have been described so far; earlier runs' shards count once they are checked."""
+    folders = [FileSystems.join(job.output, *find_collection(name).folder.split("/")) for name in job.collections]
+    matches = FileSystems.match([FileSystems.join(folder, "*" + DESCRIPTION_SUFFIX) for folder in folders])
+    return sum(len(match.metadata_list) for match in matches)
+
+
+def clear_commit(job: Job) -> None:
+    """Takes back earlier manifests and notes: from here on the output counts as unfinished."""
+    names = [FileSystems.join(job.output, FAILURE_NAME)]
+    for collection in job.collections:
+        folder = FileSystems.join(job.output, *find_collection(collection).folder.split("/"))
+        names += [FileSystems.join(folder, name) for name in (MANIFEST_NAME, REJECTED_NAME)]
+    present = [name for name in names if FileSystems.exists(name)]
+    if present:
+        FileSystems.delete(present)
+
+
+def check_commit(job: Job) -> None:
+    """Raises PreprocessError unless every collection's manifest is there: some runners report success regardless."""
+    failure = read_failure(job.output)
+    if failure is not None:
+        raise PreprocessError(f"{failure}; or leave bad archives out with --on-error skip")
+    for collection in job.collections:
+        path = FileSystems.join(job.output, *find_collection(collection).folder.split("/"), MANIFEST_NAME)
+        if not FileSystems.exists(path):
+            raise PreprocessError(f"{path}: the runner reported success without writing it; run the same command again")
+
+
+def read_failure(output: str) -> str | None:
+    """Why a worker stopped the job, if one did."""
+    path = FileSystems.join(output, FAILURE_NAME)
+    if not FileSystems.exists(path):
+        return None
+    with FileSystems.open(path) as stream:
+        return stream.read().decode()
+
+
+def _publish_text(folder: str, name: str, text: str) -> None:
+    with tempfile.TemporaryFile() as source:
+        source.write(text.encode())
+        source.seek(0)
+        _publish(FileSystems.join(folder, name), source)
+
+
+def _publish(path: str, source: IO[bytes]) -> None:
+    """A file appears under its name whole: by a rename on local disks, on close in an object store."""
+    if "://" in path:
+        with FileSystems.create(path) as target:
+            shutil.copyfileobj(source, target)
+        return
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as temporary:
+        shutil.copyfileobj(source, temporary)
+    Path(temporary.name).replace(target)

@@ -1,0 +1,211 @@
+"""Writing one shard: archives in, a pair of shard files and their description out; done once, reused when whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tpugraphs_polynormer.data.encoding import Candidates, collapse_duplicates, encode_layouts, encode_tiles
+from tpugraphs_polynormer.data.graphs import keep_neighbourhood, write_example
+from tpugraphs_polynormer.data.manifest import (
+    FORMAT_VERSION,
+    DatasetError,
+    GraphEntry,
+    Rejected,
+    ShardEntry,
+    parse_record,
+)
+from tpugraphs_polynormer.data.npz import LayoutArchive, TileArchive, iterate_layouts, read_archive
+from tpugraphs_polynormer.data.statistics import Moments, measure, merge
+from tpugraphs_polynormer.data.store import (
+    CANDIDATE_SUFFIX,
+    RECORD_SUFFIX,
+    candidate_bytes,
+    hash_file,
+    shard_checksums,
+    write_candidates,
+)
+from tpugraphs_polynormer.errors import UserError
+
+DESCRIPTION_SUFFIX = ".shard.json"
+_RECORD_FRAMING = 16  # bytes a TFRecord adds to each record
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PreprocessSettings:
+    """What decides the bytes of a dataset, besides the archives."""
+
+    max_nodes: int = 0  # prune larger graphs to the neighbourhood of their configurable nodes; 0: never
+    num_hops: int = 3  # how far that neighbourhood reaches at most
+    graphs_per_shard: int = 4
+    skip_bad: bool = False  # leave bad archives out and list them, instead of stopping
+
+
+@dataclass(frozen=True)
+class ShardDescription:
+    """What one shard holds, and of which archives and settings it was made."""
+
+    format_version: int
+    settings: dict[str, Any]
+    sources: dict[str, str]  # archive name -> sha256
+    shard: ShardEntry
+    moments: dict[str, Any] | None  # of a train shard
+    rejected: tuple[Rejected, ...]
+
+
+def write_shard(
+    folder: Path, name: str, sources: Mapping[str, Path], *, is_train: bool, settings: PreprocessSettings
+) -> ShardDescription:
+    """Writes (or finds whole) the shard `name` of the archives {graph name: path}; raises ArchiveError on a bad one."""
+    checksums = {graph: hash_file(path) for graph, path in sources.items()}
+    done = _find_whole(folder, name, checksums, settings)
+    if done:
+        _logger.info("%s: already whole, reused", folder / name)
+        return done
+    staged = {suffix: folder / f".{name}{suffix}.{os.getpid()}.tmp" for suffix in (RECORD_SUFFIX, CANDIDATE_SUFFIX)}
+    try:
+        description = _write_staged(staged, name, sources, checksums, is_train, settings)
+        for suffix, path in staged.items():
+            path.replace(folder / (name + suffix))
+    finally:
+        for path in staged.values():
+            path.unlink(missing_ok=True)
+    # Last: a description says that the two files it describes are in place.
+    path = folder / f".{name}{DESCRIPTION_SUFFIX}.{os.getpid()}.tmp"
+    path.write_text(json.dumps(dataclasses.asdict(description)))
+    path.replace(folder / (name + DESCRIPTION_SUFFIX))
+    return description
+
+
+def read_description(folder: Path, name: str) -> ShardDescription:
+    """The description beside a shard."""
+    path = folder / (name + DESCRIPTION_SUFFIX)
+    try:
+        return parse_record(ShardDescription, json.loads(path.read_text()), str(path))
+    except (OSError, ValueError) as fault:
+        raise DatasetError(f"{path}: not readable ({fault}); preprocess again") from None
+
+
+def moments_of(description: ShardDescription) -> Moments | None:
+    """The description's moments as arrays."""
+    if description.moments is None:
+        return None
+    content = dict(description.moments)
+    opcodes = np.array(content.pop("opcodes"), np.int64)
+    return Moments(
+        count=content.pop("count"), opcodes=opcodes, **{key: np.array(value) for key, value in content.items()}
+    )
+
+
+def _find_whole(
+    folder: Path, name: str, checksums: Mapping[str, str], settings: PreprocessSettings
+) -> ShardDescription | None:
+    """The description of a shard that an earlier run made of the same input, if its files are intact."""
+    try:
+        found = read_description(folder, name)
+    except DatasetError:
+        return None
+    wanted = (FORMAT_VERSION, dataclasses.asdict(settings), dict(checksums))
+    if (found.format_version, found.settings, found.sources) != wanted:
+        return None
+    for suffix, checksum in shard_checksums(found.shard).items():
+        path = folder / (name + suffix)
+        if not path.is_file() or hash_file(path) != checksum:
+            return None
+    return found
+
+
+def _write_staged(
+    staged: Mapping[str, Path],
+    name: str,
+    sources: Mapping[str, Path],
+    checksums: Mapping[str, str],
+    is_train: bool,
+    settings: PreprocessSettings,
+) -> ShardDescription:
+    entries: list[GraphEntry] = []
+    moments: list[Moments] = []
+    rejected: list[Rejected] = []
+    record_offset = 0
+    with tf.io.TFRecordWriter(str(staged[RECORD_SUFFIX])) as records, staged[CANDIDATE_SUFFIX].open("wb") as stream:
+        for graph, path in sources.items():
+            try:
+                archive, candidates = read_candidates(path)
+            except UserError as fault:
+                if not settings.skip_bad:
+                    raise
+                rejected.append(Rejected(path.name, str(fault)))
+                continue
+            num_source = len(candidates.rows)
+            if is_train:
+                candidates = collapse_duplicates(candidates)
+            kept = keep_neighbourhood(archive, settings.max_nodes, settings.num_hops)
+            record = write_example(archive, kept, candidates.settings, candidates.codes.shape[1])
+            records.write(record)
+            entry = GraphEntry(
+                name=graph,
+                source_sha256=checksums[graph],
+                record_offset=record_offset,
+                record_length=len(record),
+                codes_offset=stream.tell(),
+                code_bytes=candidates.codes.itemsize,
+                num_nodes=len(kept),
+                num_edges=int(np.isin(archive.edge_index, kept).all(axis=1).sum()),
+                num_slots=candidates.codes.shape[1],
+                num_settings=len(candidates.settings),
+                num_candidates=len(candidates.codes),
+                num_source_candidates=num_source,
+            )
+            record_offset += len(record) + _RECORD_FRAMING
+            write_candidates(stream, candidates)
+            if stream.tell() - entry.codes_offset != candidate_bytes(entry):
+                raise RuntimeError(f"{graph}: wrote {stream.tell() - entry.codes_offset} candidate bytes")
+            entries.append(entry)
+            if is_train:
+                moments.append(measure(archive.node_feat[kept], archive.node_opcode[kept]))
+    return ShardDescription(
+        format_version=FORMAT_VERSION,
+        settings=dataclasses.asdict(settings),
+        sources=dict(checksums),
+        shard=ShardEntry(
+            name=name,
+            record_bytes=staged[RECORD_SUFFIX].stat().st_size,
+            record_sha256=hash_file(staged[RECORD_SUFFIX]),
+            candidate_bytes=staged[CANDIDATE_SUFFIX].stat().st_size,
+            candidate_sha256=hash_file(staged[CANDIDATE_SUFFIX]),
+            graphs=tuple(entries),
+        ),
+        moments=_plain(merge(moments)) if moments else None,
+        rejected=tuple(rejected),
+    )
+
+
+def read_candidates(path: Path) -> tuple[TileArchive | LayoutArchive, Candidates]:
+    """An archive and its candidates encoded; a layout's dense tensor is never held."""
+    archive = read_archive(path, with_candidates=False)
+    if isinstance(archive, LayoutArchive):
+        settings, codes = encode_layouts(iterate_layouts(path), len(archive.node_config_ids))
+        normalizers = np.ones(archive.num_candidates, np.int64)
+    else:
+        settings, codes = encode_tiles(archive.config_feat)
+        normalizers = archive.config_runtime_normalizers
+    rows = np.arange(archive.num_candidates, dtype=np.int32)
+    return archive, Candidates(settings, codes, archive.config_runtime, normalizers, rows, np.ones_like(rows))
+
+
+def _plain(moments: Moments) -> dict[str, Any]:
+    return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in _items(moments)}
+
+
+def _items(record: Any) -> Iterator[tuple[str, Any]]:
+    return ((field.name, getattr(record, field.name)) for field in dataclasses.fields(record))

@@ -1,0 +1,130 @@
+"""Draws layout candidates of a program: seeded, capped, legal, the compiler's default first."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+
+from tpugraphs_polynormer.hlo.choices import NUM_LAYOUT_COLUMNS, Choices, enumerate_choices
+from tpugraphs_polynormer.hlo.errors import HloError
+
+__all__ = [
+    "MODES",
+    "check_candidates",
+    "draw_candidates",
+    "draw_index_blocks",
+    "draw_indices",
+    "enumerate_choices",
+    "gather_layouts",
+]
+
+MODES = ("random", "default", "consistent")
+MAX_CANDIDATES = 100_040  # the largest archive of the dataset
+# Each block has its own random stream, so a candidate does not depend on how many blocks are drawn at a time.
+_BLOCK = 2048
+
+
+def draw_candidates(choices: Choices, count: int, *, seed: int, mode: str = "default", tied: bool = True) -> np.ndarray:
+    """Draws layout candidates: int8 [c, nc, 18], row 0 the compiler's default.
+
+    Args:
+      choices: what each node may choose.
+      count: how many, the default included; 1..100,040.
+      seed: same seed, same candidates; a larger count only appends.
+      mode: "random": every choice alike. "default": mutations of the default, from slight to thorough. "consistent":
+        an operand that comes from another configurable node prefers that node's output layout.
+      tied: nodes of one group get one common choice, as in the real archives. Not for "consistent", which is per node.
+    """
+    return gather_layouts(choices, draw_indices(choices, count, seed=seed, mode=mode, tied=tied))
+
+
+def draw_indices(choices: Choices, count: int, *, seed: int, mode: str = "default", tied: bool = True) -> np.ndarray:
+    """Like `draw_candidates`, as choice numbers: int16 [c, nc], 36 times smaller than float32 layouts."""
+    return np.concatenate(list(draw_index_blocks(choices, count, seed=seed, mode=mode, tied=tied)))
+
+
+def draw_index_blocks(
+    choices: Choices, count: int, *, seed: int, mode: str = "default", tied: bool = True
+) -> Iterator[np.ndarray]:
+    """Yields the rows of `draw_indices` in blocks int16 [at most 2048, nc], for programs whose whole does not fit."""
+    if mode not in MODES:
+        raise HloError(f"mode {mode!r} of drawing candidates is unknown; expected one of {', '.join(MODES)}")
+    if not 1 <= count <= MAX_CANDIDATES:
+        raise HloError(f"cannot draw {count} candidates; expected 1..{MAX_CANDIDATES}")
+    for number, start in enumerate(range(0, count, _BLOCK)):
+        rng = np.random.default_rng([seed, MODES.index(mode), number])
+        block = _draw_consistent(choices, rng) if mode == "consistent" else _draw_units(choices, rng, mode, tied)
+        if start == 0:
+            block[0] = 0
+        yield block[: count - start]
+
+
+def gather_layouts(choices: Choices, indices: np.ndarray) -> np.ndarray:
+    """Choice numbers [c, nc] to layouts int8 [c, nc, 18]."""
+    return choices.table[choices.starts + indices]
+
+
+def check_candidates(choices: Choices, layouts: np.ndarray) -> None:
+    """Raises HloError unless every node's row in [c, nc, 18] is one of its choices, or leaves all to the compiler."""
+    expected = (len(choices.node_ids), NUM_LAYOUT_COLUMNS)
+    if layouts.ndim != 3 or layouts.shape[1:] != expected:
+        raise HloError(f"candidates have shape {layouts.shape}, expected (count, {expected[0]}, {expected[1]})")
+    for node, (start, count) in enumerate(zip(choices.starts, choices.counts, strict=True)):
+        legal = np.zeros(len(layouts), dtype=bool)
+        for choice in choices.table[start : start + count]:
+            legal |= (layouts[:, node] == choice).all(axis=1)
+        legal |= (layouts[:, node] == -1).all(axis=1)
+        if not legal.all():
+            row = int(np.argmin(legal))
+            raise HloError(
+                f"candidate {row} gives node {choices.node_ids[node]} the layouts {layouts[row, node].tolist()}, which "
+                f"are none of its {count} choices; expected minor-to-major dims that the compiler accepts"
+            )
+
+
+def _draw_units(choices: Choices, rng: np.random.Generator, mode: str, tied: bool) -> np.ndarray:
+    """Draws per group (tied) or per node, and hands the choice on to the nodes: int16 [2048, nc]."""
+    units = choices.groups if tied else np.arange(len(choices.node_ids))
+    _, first = np.unique(units, return_index=True)
+    drawn = rng.integers(choices.counts[first], size=(_BLOCK, len(first)), dtype=np.int64)
+    if mode == "default":
+        rate = rng.random((_BLOCK, 1))
+        drawn = np.where(rng.random(drawn.shape) < rate, drawn, 0)
+    return drawn[:, units].astype(np.int16)
+
+
+def _draw_consistent(choices: Choices, rng: np.random.Generator) -> np.ndarray:
+    """Draws node after node among the choices that agree with what the producers of its operands have drawn.
+
+    Where none agrees with all of them, every choice is open: there the compiler must insert a copy anyway.
+    """
+    agreement = lru_cache(maxsize=4096)(lambda *key: _agreement(choices, *key))
+    drawn = np.zeros((_BLOCK, len(choices.node_ids)), dtype=np.int16)
+    links: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for consumer, slot, producer in choices.links.tolist():
+        links[consumer].append((slot, producer))
+    for node in range(len(choices.node_ids)):
+        weights = rng.random((_BLOCK, choices.counts[node]), dtype=np.float32)
+        allowed = np.ones(weights.shape, dtype=bool)
+        for slot, producer in links[node]:
+            spans = (choices.starts[producer], choices.counts[producer], choices.starts[node], choices.counts[node])
+            allowed &= agreement(slot, *map(int, spans))[drawn[:, producer]]
+        allowed |= ~allowed.any(axis=1, keepdims=True)
+        drawn[:, node] = np.where(allowed, weights, -1).argmax(axis=1)
+    return drawn
+
+
+def _agreement(choices: Choices, slot: int, start: int, count: int, own_start: int, own_count: int) -> np.ndarray:
+    """bool [producer's choices, own choices]: does the operand's layout agree with the producer's output layout?"""
+    outputs = choices.table[start : start + count, :6]
+    operands = choices.table[own_start : own_start + own_count, 6 * slot : 6 * slot + 6]
+    return np.array([[_same_order(a.tolist(), b.tolist()) for b in operands] for a in outputs])
+
+
+def _same_order(first: list[int], second: list[int]) -> bool:
+    """Whether two layouts, of which either may name only some dims, put the dims that both name in the same order."""
+    common = (set(first) & set(second)) - {-1}
+    return [dim for dim in first if dim in common] == [dim for dim in second if dim in common]

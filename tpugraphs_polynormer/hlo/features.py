@@ -1,0 +1,277 @@
+"""Node features, opcodes, edges and splits of an HLO module, bit for bit as the official TpuGraphs tool makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tpugraphs_polynormer.hlo.errors import HloError
+from tpugraphs_polynormer.hlo.module import Instruction, Module
+from tpugraphs_polynormer.hlo.opcodes import opcode_id
+
+# Columns 2..20: the XLA PrimitiveType numbers in one-hot order. Types newer than the dataset have no column.
+ELEMENT_TYPE_ORDER = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 15, 18, 13, 14, 17)
+_ELEMENT_TYPE_COLUMN = {number: 2 + place for place, number in enumerate(ELEMENT_TYPE_ORDER)}
+ELEMENT_TYPE_NAMES = {
+    0: "invalid", 1: "pred", 2: "s8", 3: "s16", 4: "s32", 5: "s64", 6: "u8", 7: "u16", 8: "u32", 9: "u64",
+    10: "f16", 11: "f32", 12: "f64", 13: "tuple", 14: "opaque", 15: "c64", 16: "bf16", 17: "token", 18: "c128",
+}  # fmt: skip
+_SPLITTING_NAMES = ("cluster", "while", "cond")
+_ROWS_PER_BLOCK = 4096
+
+
+def _lead_names(name: str, count: int) -> list[str]:
+    return [f"{name}_{place}" for place in range(count)]
+
+
+def _seq_names(name: str, count: int) -> list[str]:
+    return [*_lead_names(name, count), f"{name}_sum", f"{name}_product"]
+
+
+COLUMNS: tuple[str, ...] = (
+    "is_root",
+    "element_size_in_bits",
+    *(f"element_type_is_{ELEMENT_TYPE_NAMES[number]}" for number in ELEMENT_TYPE_ORDER),
+    *_seq_names("shape_dimensions", 6),
+    "shape_tuple_shapes_count",
+    "parameter_number",
+    *_lead_names("dimensions", 6),
+    *_seq_names("window_size", 6),
+    *_seq_names("window_stride", 6),
+    *_seq_names("window_padding_low", 6),
+    *_seq_names("window_padding_high", 6),
+    *_seq_names("window_window_dilation", 6),
+    *_seq_names("window_base_dilation", 6),
+    *_lead_names("window_reversal", 6),
+    "window_reversal_true_count",
+    "window_reversal_false_count",
+    "convolution_input_batch",
+    "convolution_input_feature",
+    *_lead_names("convolution_input_spatial", 4),
+    "convolution_kernel_input_feature",
+    "convolution_kernel_output_feature",
+    *_lead_names("convolution_kernel_spatial", 4),
+    "convolution_output_batch",
+    "convolution_output_feature",
+    "feature_group_count",
+    "batch_group_count",
+    *_seq_names("slice_start", 2),
+    *_seq_names("slice_stride", 2),
+    *_seq_names("slice_limit", 2),
+    *_seq_names("dynamic_slice_size", 2),
+    *_seq_names("padding_low", 2),
+    *_seq_names("padding_high", 2),
+    "is_stable",
+    *_lead_names("minor_to_major", 6),
+)
+NUM_COLUMNS = len(COLUMNS)
+
+IS_ROOT = 0
+ELEMENT_TYPE = slice(2, 21)
+SHAPE_DIMENSIONS = slice(21, 27)
+SHAPE_SUM = 27
+SHAPE_PRODUCT = 28
+TUPLE_COUNT = 29
+PARAMETER_NUMBER = 30
+DIMENSIONS = slice(31, 37)
+WINDOW_SIZE = slice(37, 43)
+CONVOLUTION_DIMENSIONS = slice(93, 107)
+FEATURE_GROUP_COUNT = 107
+BATCH_GROUP_COUNT = 108
+MINOR_TO_MAJOR = slice(134, 140)
+
+_EMPTY_PRODUCTS = (28, 44, 52, 60, 68, 76, 84, 112, 116, 120, 124, 128, 132)
+_TEMPLATE = [1 if column in _EMPTY_PRODUCTS else 0 for column in range(NUM_COLUMNS)]
+
+
+@dataclass(frozen=True)
+class ModuleArrays:
+    """A module as arrays: n instructions in stored order, m edges, s split points.
+
+    node_feat float32 [n, 140]; node_opcode uint8 [n]; edge_index int64 [m, 2], unique and sorted rows (consumer,
+    producer); node_splits int64 [s]; positions maps an instruction's id to its row.
+    """
+
+    node_feat: np.ndarray
+    node_opcode: np.ndarray
+    edge_index: np.ndarray
+    node_splits: np.ndarray
+    positions: dict[int, int]
+
+
+def featurize_module(module: Module) -> ModuleArrays:
+    """Turns a module into the TpuGraphs arrays; HloError where its ids do not fit together."""
+    positions = _position_of_each_id(module)
+    return ModuleArrays(
+        node_feat=_node_features(module),
+        node_opcode=np.array([opcode_id(each.opcode) for each in _instructions(module)], dtype=np.uint8),
+        edge_index=_edges(module, positions),
+        node_splits=_node_splits(module),
+        positions=positions,
+    )
+
+
+def pad_sum_product(values: Sequence[int], count: int, *, empty_product: int = 1) -> list[int]:
+    """The first `count` values padded with 0, then sum and product of all values in wrapping int64 arithmetic."""
+    product = 1 if values else empty_product
+    for value in values:
+        product = wrap_int64(product * value)
+    return [*pad_lead(values, count), wrap_int64(sum(values)), product]
+
+
+def pad_lead(values: Sequence[int], count: int) -> list[int]:
+    """The first `count` values, padded with 0."""
+    return [*values[:count], *(0,) * (count - len(values))]
+
+
+def wrap_int64(value: int) -> int:
+    """The value that int64 arithmetic would have left after overflowing."""
+    if -(1 << 63) <= value < 1 << 63:
+        return value
+    return ((value + (1 << 63)) & ((1 << 64) - 1)) - (1 << 63)
+
+
+def _instructions(module: Module) -> Iterable[Instruction]:
+    return (instruction for computation in module.computations for instruction in computation.instructions)
+
+
+def _position_of_each_id(module: Module) -> dict[int, int]:
+    positions: dict[int, int] = {}
+    for row, instruction in enumerate(_instructions(module)):
+        if instruction.id in positions:
+            first, name = positions[instruction.id], instruction.name
+            raise HloError(
+                f"module {module.name!r}: instruction id {instruction.id} occurs twice (rows {first} and {row}, the "
+                f"latter named {name!r}); ids must be unique in the whole module: dump it again"
+            )
+        positions[instruction.id] = row
+    return positions
+
+
+def _node_features(module: Module) -> np.ndarray:
+    """float32 [n, 140], made in blocks of int64 rows: one cast at the end, for going through float64 rounds twice."""
+    blocks = [np.zeros((0, NUM_COLUMNS), dtype=np.float32)]
+    rows: list[list[int]] = []
+    for computation in module.computations:
+        for instruction in computation.instructions:
+            rows.append(_feature_row(instruction, is_root=instruction.id == computation.root_id))
+            if len(rows) == _ROWS_PER_BLOCK:
+                blocks.append(_rows_to_float32(rows, module))
+                rows = []
+    if rows:
+        blocks.append(_rows_to_float32(rows, module))
+    return np.concatenate(blocks)
+
+
+def _rows_to_float32(rows: list[list[int]], module: Module) -> np.ndarray:
+    try:
+        return np.array(rows, dtype=np.int64).astype(np.float32)
+    except OverflowError as error:
+        raise HloError(f"module {module.name!r}: a field does not fit into 64 bits; expected int64 values") from error
+
+
+def _feature_row(instruction: Instruction, *, is_root: bool) -> list[int]:
+    """The 140 integers of one instruction; only the fields that it has are written over the template."""
+    row = _TEMPLATE.copy()
+    shape = instruction.shape
+    row[0] = int(is_root)
+    if shape.element_type in _ELEMENT_TYPE_COLUMN:
+        row[_ELEMENT_TYPE_COLUMN[shape.element_type]] = 1
+    if shape.dimensions:
+        row[21:29] = pad_sum_product(shape.dimensions, 6)
+    if shape.minor_to_major:
+        row[134:140] = pad_lead(shape.minor_to_major, 6)
+    row[29] = len(shape.tuple_shapes)
+    row[30] = instruction.parameter_number
+    if instruction.dimensions:
+        row[31:37] = pad_lead(instruction.dimensions, 6)
+    if instruction.window:
+        row[37:93] = _window_columns(instruction)
+    if instruction.convolution is not None:
+        row[93:107] = _convolution_columns(instruction)
+    row[107] = instruction.feature_group_count
+    row[108] = instruction.batch_group_count
+    if instruction.slice_dimensions or instruction.dynamic_slice_sizes or instruction.padding:
+        row[109:133] = _slice_and_padding_columns(instruction)
+    row[133] = int(instruction.is_stable)
+    return row
+
+
+def _window_columns(instruction: Instruction) -> list[int]:
+    window = instruction.window
+    reversals = [int(each.reversal) for each in window]
+    return [
+        *pad_sum_product([each.size for each in window], 6),
+        *pad_sum_product([each.stride for each in window], 6),
+        *pad_sum_product([each.padding_low for each in window], 6),
+        *pad_sum_product([each.padding_high for each in window], 6),
+        *pad_sum_product([each.window_dilation for each in window], 6),
+        *pad_sum_product([each.base_dilation for each in window], 6),
+        *pad_lead(reversals, 6),
+        sum(reversals),
+        len(reversals) - sum(reversals),
+    ]
+
+
+def _convolution_columns(instruction: Instruction) -> list[int]:
+    numbers = instruction.convolution
+    assert numbers is not None
+    return [
+        numbers.input_batch,
+        numbers.input_feature,
+        *pad_lead(numbers.input_spatial, 4),
+        numbers.kernel_input_feature,
+        numbers.kernel_output_feature,
+        *pad_lead(numbers.kernel_spatial, 4),
+        numbers.output_batch,
+        numbers.output_feature,
+    ]
+
+
+def _slice_and_padding_columns(instruction: Instruction) -> list[int]:
+    return [
+        *pad_sum_product([each.start for each in instruction.slice_dimensions], 2),
+        *pad_sum_product([each.stride for each in instruction.slice_dimensions], 2),
+        *pad_sum_product([each.limit for each in instruction.slice_dimensions], 2),
+        *pad_sum_product(instruction.dynamic_slice_sizes, 2),
+        *pad_sum_product([each.low for each in instruction.padding], 2),
+        *pad_sum_product([each.high for each in instruction.padding], 2),
+    ]
+
+
+def _edges(module: Module, positions: dict[int, int]) -> np.ndarray:
+    """int64 [m, 2]: (consumer, producer) per distinct operand, and (caller, callee's root) per called computation."""
+    root_ids = {computation.id: computation.root_id for computation in module.computations}
+    edges: list[tuple[int, int]] = []
+    for row, instruction in enumerate(_instructions(module)):
+        producers = {_position(positions, operand, instruction) for operand in instruction.operand_ids}
+        for callee in instruction.called_computation_ids:
+            if callee not in root_ids:
+                raise HloError(f"instruction {instruction.name!r} calls computation {callee}, which the module lacks")
+            producers.add(_position(positions, root_ids[callee], instruction))
+        producers.discard(row)
+        edges.extend((row, producer) for producer in sorted(producers))
+    return np.array(edges, dtype=np.int64).reshape(-1, 2)
+
+
+def _position(positions: dict[int, int], identifier: int, consumer: Instruction) -> int:
+    if identifier not in positions:
+        raise HloError(
+            f"instruction {consumer.name!r} (id {consumer.id}) refers to instruction id {identifier}, which the module "
+            "lacks; expected a whole module: dump it again"
+        )
+    return positions[identifier]
+
+
+def _node_splits(module: Module) -> np.ndarray:
+    """int64 [s]: 0, the end of every computation named after a cluster, while or cond, and n."""
+    splits, count = [0], 0
+    for computation in module.computations:
+        count += len(computation.instructions)
+        if any(part in computation.name for part in _SPLITTING_NAMES):
+            splits.append(count)
+    if splits[-1] != count:
+        splits.append(count)
+    return np.array(splits, dtype=np.int64)

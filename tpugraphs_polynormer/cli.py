@@ -85,8 +85,8 @@ def _add_simulate(stages: argparse._SubParsersAction) -> None:
 def _run_simulate(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.simulation.simulate import simulate
 
-    for collection, num_graphs in simulate(args.out, args.scale, args.seed).items():
-        print(f"{collection}: {num_graphs} graphs")
+    for collection, counts in simulate(args.out, args.scale, args.seed).items():
+        print(f"{collection}: {counts['graphs']:,} graphs, {counts['candidates']:,} candidates (simulated)")
 
 
 def _add_inspect(stages: argparse._SubParsersAction) -> None:

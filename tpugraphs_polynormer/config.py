@@ -52,11 +52,60 @@ class ModelConfig:
     relu: bool = setting(True, "ReLU after each layer (Polynormer-r); without it a pure polynomial")
     shared_query_key: bool = setting(True, "global attention uses one projection for queries and keys")
     formulation: str = setting("auto", "edge kernel", choices=("auto", "segments", "chunked", "unsorted"))
-    recompute: bool = setting(False, "recompute local layers in the backward pass: less memory, more time")
+    recompute: bool = setting(False, "recompute cheap activations in the backward pass: less memory, more time")
+    fusion: str = setting(
+        "intermediate",
+        "where candidates meet the graph: before the trunk (early), or its states after it (intermediate)",
+        choices=("early", "intermediate"),
+    )
+    readout: str = setting("sum", "how node states become one score", choices=("sum", "mean", "configurable"))
+    features: str = setting(
+        "scaled", "scaled and embedded, or raw as in the official baseline", choices=("scaled", "raw")
+    )
+    opcode_dim: int = setting(16, "width of the opcode embedding", low=1)
+    layout_dim: int = setting(4, "width of the embedding of one minor-to-major entry", low=1)
+    num_fusion_layers: int = setting(2, "dense layers after candidates met states (intermediate fusion)", low=1)
+    slot_attention: bool = setting(True, "configurable nodes attend to each other per candidate (intermediate fusion)")
+    cross_candidates: bool = setting(False, "candidates of a graph attend to each other")
+    num_groupings: int = setting(4, "random groupings averaged at inference with cross_candidates", low=1)
 
     def __post_init__(self) -> None:
         if self.hidden_dim % self.num_heads:
             raise ConfigError(f"hidden_dim: found {self.hidden_dim}, expected a multiple of num_heads {self.num_heads}")
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """Weights of the ranking losses; 0 leaves one out."""
+
+    list_mle: float = setting(0.0, "ListMLE: likelihood of the true order", low=0)
+    pairwise_hinge: float = setting(0.0, "pairs: hinge with margin 1", low=0)
+    pairwise_logistic: float = setting(1.0, "pairs: logistic", low=0)
+    margin: float = setting(0.0, "pairs: margin that grows with the difference of log runtimes", low=0)
+    lambda_rank: float = setting(0.0, "pairs weighted by what swapping them changes at the top", low=0)
+    approx_ndcg: float = setting(0.0, "smooth NDCG", low=0)
+    mse: float = setting(0.0, "regression on log runtimes, standardised within the graph", low=0)
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How the weights are found."""
+
+    optimizer: str = setting("adamw", "optimizer", choices=("adam", "adamw"))
+    learning_rate: float = setting(1e-3, "highest learning rate", low=0)
+    weight_decay: float = setting(0.0, "decoupled with adamw, L2 in the gradient with adam", low=0)
+    clip_norm: float = setting(1.0, "largest global norm of the gradient; 0 leaves it alone", low=0)
+    schedule: str = setting("cosine", "learning rate over time", choices=("constant", "cosine"))
+    warmup_steps: int = setting(50, "steps over which the learning rate rises from 0", low=0)
+    epochs: int = setting(20, "epochs in all (ranking), or of the global phase (node classification)", low=0)
+    local_epochs: int = setting(0, "epochs of the local warm-up phase before (Polynormer)", low=0)
+    steps_per_epoch: int = setting(50, "training steps between validations (ranking)", low=1)
+    steps_per_execution: int = setting(10, "steps run by one call from Python", low=1)
+    patience: int = setting(0, "stop after so many validations without a better one; 0 never", low=0)
+    validation_candidates: int = setting(1000, "candidates of each validation graph; 0 all", low=0)
+    precision: str = setting("float32", "of the layers", choices=("float32", "bfloat16"))
+    compile: bool = setting(False, "compile the training step with XLA (needs static shapes)")
+    node_batch: int = setting(0, "node classification: nodes of a random partition per step; 0 the whole graph", low=0)
 
 
 @dataclass(frozen=True)
@@ -67,6 +116,8 @@ class Config:
     seed: int = setting(0, "seed of everything random", low=0, high=2**31 - 1)
     data: DataConfig = section(DataConfig, "what is fed to the model")
     model: ModelConfig = section(ModelConfig, "the trunk, and how candidates meet it")
+    loss: LossConfig = section(LossConfig, "weights of the ranking losses")
+    training: TrainingConfig = section(TrainingConfig, "how the weights are found")
 
 
 def load_config(path: Path | str | None, overrides: Sequence[str] = ()) -> Config:

@@ -44,6 +44,9 @@ class Shard:
         )
 
 
+_WHOLE = Shard()
+
+
 def costs_of(split: Split, number: int, kind: str, candidates: np.ndarray | None = None) -> np.ndarray:
     """[c] int64: what a graph's candidates (or the named ones) are ranked by; all 0 where runtimes are hidden."""
     runtimes = split.read_column(number, "runtimes", candidates)
@@ -111,7 +114,7 @@ def make_training_dataset(
     *,
     seed: int,
     start_step: int = 0,
-    shard: Shard = Shard(),
+    shard: Shard = _WHOLE,
     num_parallel_calls: int = tf.data.AUTOTUNE,
 ) -> tf.data.Dataset:
     """Endless batches of merged graphs, from step `start_step` on, one element per replica of this worker."""

@@ -1,0 +1,77 @@
+"""How well the simulated TPU ranks real candidates: Kendall's tau of its runtimes against measured ones.
+
+    python benchmarks/simulation_fidelity.py [FOLDER]
+
+FOLDER holds the real archives (default: the folder named by TPUGRAPHS_REAL_DATA, or ../shared/real). The cost model
+sees the arrays of an archive but never a runtime; its constants are one TPU v3 core's, the same for every node.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import kendalltau
+
+from tpugraphs_polynormer.data.npz import LayoutArchive, TileArchive, read_archive
+from tpugraphs_polynormer.simulation.costs import layout_seconds
+from tpugraphs_polynormer.simulation.tile_costs import TileCosts
+
+NOISE = 1e-3  # runtimes closer than this are not told apart: about four times the noise of one measurement
+ROW = "{:<38} {:>10} {:>8} {:>9} {:>13} {:>6}"
+
+
+def resolved_tau(predicted: np.ndarray, measured: np.ndarray) -> float:
+    """Kendall's tau over the pairs whose runtimes differ by more than the noise; nan where there are none."""
+    agreement, pairs = 0.0, 0
+    for row in range(len(measured) - 1):
+        ratio = measured[row + 1 :] / measured[row]
+        clear = np.abs(ratio - 1.0) > NOISE
+        agreement += float((np.sign(ratio - 1.0) * np.sign(predicted[row + 1 :] - predicted[row]))[clear].sum())
+        pairs += int(clear.sum())
+    return agreement / pairs if pairs else float("nan")
+
+
+def predict(archive: LayoutArchive | TileArchive) -> tuple[np.ndarray, np.ndarray]:
+    """Simulated seconds and measured runtimes (over their normalizers for tiles) of an archive's candidates."""
+    graph = (archive.node_feat, archive.node_opcode, archive.edge_index)
+    if isinstance(archive, TileArchive):
+        measured = archive.config_runtime / archive.config_runtime_normalizers
+        return TileCosts(*graph).seconds(archive.config_feat), measured
+    seconds = layout_seconds(*graph, archive.node_config_ids, archive.node_config_feat)
+    return seconds, archive.config_runtime.astype(np.float64)
+
+
+def describe(path: Path) -> str:
+    """One line of the table; a kernel whose candidates all look alike has no tau."""
+    predicted, measured = predict(read_archive(path))
+    tau = kendalltau(predicted, measured).statistic
+    top = measured[np.argsort(predicted, kind="stable")[:5]].min() / measured.min()
+    spread = f"{measured.max() / measured.min():.3f}"
+    clear = resolved_tau(predicted, measured)
+    return ROW.format(path.stem[:38], len(measured), spread, f"{tau:.3f}", f"{clear:.3f}", f"{2 - top:.3f}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    beside = Path(__file__).resolve().parents[2] / "shared" / "real"
+    default = Path(os.environ.get("TPUGRAPHS_REAL_DATA", beside))
+    parser.add_argument("folder", nargs="?", type=Path, default=default, metavar="FOLDER")
+    folder = parser.parse_args(argv).folder
+    paths = sorted((folder / "tpugraphs" / "layout").glob("*.npz")) + sorted(
+        (folder / "tpugraphs" / "tile").glob("*.npz")
+    )
+    if not paths:
+        print(f"no real archives below {folder}/tpugraphs: set TPUGRAPHS_REAL_DATA", file=sys.stderr)
+        return 1
+    print(ROW.format("real graph", "candidates", "spread", "tau", "tau > noise", "top 5"))
+    for path in paths:
+        print(describe(path))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""One round of message passing: GAT, GCN and GraphSAGE convolutions, and the linear layer they are made of."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tpugraphs_polynormer.models.building import build_layers
+from tpugraphs_polynormer.models.edges import Edges
+from tpugraphs_polynormer.models.kernels import aggregate, attend
+
+
+class Linear(tf.keras.layers.Dense):
+    """A dense layer that starts as torch's Linear does: weights and biases uniform in +-1/sqrt(input width)."""
+
+    def __init__(self, units: int, **kwargs):
+        kwargs.setdefault("kernel_initializer", tf.keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform"))
+        super().__init__(units, **kwargs)
+
+    def build(self, shape: tf.TensorShape) -> None:
+        limit = tf.TensorShape(shape)[-1] ** -0.5
+        self.bias_initializer = tf.keras.initializers.RandomUniform(-limit, limit)
+        super().build(shape)
+
+
+class GraphAttention(tf.keras.layers.Layer):
+    """GAT: per head h, out_i = sum_j softmax_j(leaky_relu(a_source.x_j + a_target.x_i)) x_j with x = states W.
+
+    States [num_nodes, (candidates,) dim] -> [num_nodes, (candidates,) num_heads * head_dim], heads first. Without
+    self-loops (the edges bring them) and without bias. With candidates, each attends by its own scores.
+    """
+
+    def __init__(self, *, num_heads: int, head_dim: int, formulation: str = "auto", **kwargs):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.formulation = formulation
+        self.project = Linear(num_heads * head_dim, use_bias=False, kernel_initializer="glorot_uniform", name="project")
+
+    def build(self, shape: tf.TensorShape) -> None:
+        build_layers([self.project], shape)
+        limit = (6 / (self.num_heads + self.head_dim)) ** 0.5
+        shape_per_head = [self.num_heads, self.head_dim]
+        # Two initialisers: one, used twice, would draw the same numbers twice.
+        starts = [tf.keras.initializers.RandomUniform(-limit, limit) for _ in range(2)]
+        self.source_weight = self.add_weight("source_weight", shape_per_head, initializer=starts[0])
+        self.target_weight = self.add_weight("target_weight", shape_per_head, initializer=starts[1])
+        super().build(shape)
+
+    def call(self, states: tf.Tensor, edges: Edges) -> tf.Tensor:
+        projected = self.project(states)
+        shape = tf.shape(projected)
+        heads = tf.reshape(projected, tf.concat([shape[:-1], [self.num_heads, self.head_dim]], 0))
+        # A (candidate, head) pair is one slot of the kernel: candidates cost no loop.
+        slots = self.num_heads * (states.shape[1:-1].num_elements() or -1)
+        slots = slots if slots > 0 else self.num_heads * shape[1]
+        attended = attend(
+            tf.reshape(tf.reduce_sum(heads * self.source_weight, -1), [shape[0], slots]),
+            tf.reshape(tf.reduce_sum(heads * self.target_weight, -1), [shape[0], slots]),
+            tf.reshape(heads, [shape[0], slots, self.head_dim]),
+            edges,
+            formulation=self.formulation,
+        )
+        return tf.reshape(attended, shape)
+
+    def get_config(self) -> dict:
+        own = {"num_heads": self.num_heads, "head_dim": self.head_dim, "formulation": self.formulation}
+        return {**super().get_config(), **own}
+
+
+class GraphConvolution(tf.keras.layers.Layer):
+    """GCN: out = D^-1/2 A D^-1/2 states W + bias; [num_nodes, (candidates,) dim] -> [..., units]."""
+
+    def __init__(self, *, units: int, formulation: str = "auto", **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+        self.formulation = formulation
+        self.project = Linear(units, use_bias=False, kernel_initializer="glorot_uniform", name="project")
+
+    def build(self, shape: tf.TensorShape) -> None:
+        build_layers([self.project], shape)
+        self.bias = self.add_weight("bias", [self.units], initializer="zeros")
+        super().build(shape)
+
+    def call(self, states: tf.Tensor, edges: Edges) -> tf.Tensor:
+        return aggregate(self.project(states), edges, how="gcn", formulation=self.formulation) + self.bias
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "units": self.units, "formulation": self.formulation}
+
+
+class SageConvolution(tf.keras.layers.Layer):
+    """GraphSAGE with mean pooling: out_i = mean_j(states_j) W_neighbor + b + states_i W_self; shapes as in GCN."""
+
+    def __init__(self, *, units: int, formulation: str = "auto", **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+        self.formulation = formulation
+        self.from_neighbors = Linear(units, name="from_neighbors")
+        self.from_self = Linear(units, use_bias=False, name="from_self")
+
+    def build(self, shape: tf.TensorShape) -> None:
+        build_layers([self.from_neighbors, self.from_self], shape)
+        super().build(shape)
+
+    def call(self, states: tf.Tensor, edges: Edges) -> tf.Tensor:
+        pooled = aggregate(states, edges, how="mean", formulation=self.formulation)
+        return self.from_neighbors(pooled) + self.from_self(states)
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "units": self.units, "formulation": self.formulation}

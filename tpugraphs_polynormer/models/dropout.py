@@ -1,0 +1,55 @@
+"""Dropout whose random state is a saved variable, so that a resumed run draws what the killed one would have drawn."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+_LEVELS = 1 << 16
+
+
+class Dropout(tf.keras.layers.Layer):
+    """Zeroes each element with probability `rate` in training and scales the others by 1 / (1 - rate).
+
+    The state is a pair (seed of this layer, number of calls): the seed is drawn at creation, so that
+    tf.keras.utils.set_random_seed governs it; both are restored with the weights. Replicas draw different masks.
+    """
+
+    def __init__(self, *, rate: float, **kwargs):
+        super().__init__(**kwargs)
+        if not 0 <= rate < 1:
+            raise ValueError(f"dropout rate {rate} is outside [0, 1)")
+        self.rate = rate
+        self.state = self.add_weight(
+            "state",
+            shape=[2],
+            dtype=tf.int64,
+            trainable=False,
+            initializer=_start_state,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+
+    def call(self, states: tf.Tensor, *, training: bool | None = None) -> tf.Tensor:
+        if not training or self.rate == 0:
+            return states
+        context = tf.distribute.get_replica_context()
+        replica = tf.cast(context.replica_id_in_sync_group, tf.int64) if context else tf.constant(0, tf.int64)
+        seed = self.state + tf.stack([replica * (1 << 32), tf.zeros_like(replica)])
+        keep = _random_levels(tf.shape(states), seed) >= round(self.rate * _LEVELS)
+        self.state.assign_add([0, 1])
+        scale = tf.cast(1 / (1 - self.rate), states.dtype)
+        return tf.where(keep, states * scale, tf.zeros([], states.dtype))
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "rate": self.rate}
+
+
+def _start_state(shape: tf.TensorShape, dtype: tf.DType | None = None) -> tf.Tensor:
+    return tf.concat([tf.random.uniform([1], maxval=1 << 31, dtype=tf.int64), tf.zeros([1], tf.int64)], 0)
+
+
+def _random_levels(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Uniform uint16, two from each random word: drawing is the larger part of dropout's cost."""
+    count = tf.reduce_prod(shape)
+    words = tf.random.stateless_uniform([(count + 1) // 2], seed, minval=None, maxval=None, dtype=tf.uint32)
+    levels = tf.cast(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:count], tf.int32)
+    return tf.reshape(levels, shape)

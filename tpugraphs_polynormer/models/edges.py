@@ -1,0 +1,150 @@
+"""The edge structure that every layer consumes: target-sorted edges, with the source-sorted order beside them.
+
+Sorting once, in preprocessing, is what lets a layer aggregate without atomics in both directions: the forward pass
+walks the edges by target, the backward pass by source.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+
+class Edges(NamedTuple):
+    """Directed edges `source -> target` among `num_nodes` nodes, all int32 but the mask; numpy arrays or tensors.
+
+    Padding edges join padding nodes and have `mask` False; `mask` None means that every edge is real.
+    """
+
+    source: tf.Tensor | np.ndarray  # [num_edges], in target-sorted order
+    target: tf.Tensor | np.ndarray  # [num_edges], non-decreasing
+    source_order: tf.Tensor | np.ndarray  # [num_edges], source[source_order] is non-decreasing
+    target_order: tf.Tensor | np.ndarray  # [num_edges], its inverse: edges[source_order][target_order] is edges
+    target_splits: tf.Tensor | np.ndarray  # [num_nodes + 1], node i receives edges target_splits[i:i+2]
+    source_splits: tf.Tensor | np.ndarray  # [num_nodes + 1], the same for source[source_order]
+    mask: tf.Tensor | np.ndarray | None = None  # [num_edges] bool
+
+    @property
+    def num_nodes(self) -> int | tf.Tensor:
+        """Static where the shape is known, else a scalar tensor."""
+        static = self.target_splits.shape[0]
+        return static - 1 if static is not None else tf.shape(self.target_splits)[0] - 1
+
+
+def build_edges(source: np.ndarray, target: np.ndarray, num_nodes: int, *, mask: np.ndarray | None = None) -> Edges:
+    """Sorts edges by (target, source), in numpy. Raises ValueError for node ids outside [0, num_nodes)."""
+    source, target = np.asarray(source), np.asarray(target)
+    _check_ids(source, target, num_nodes)
+    order = np.lexsort((source, target))
+    source, target = source[order].astype(np.int32), target[order].astype(np.int32)
+    source_order = np.argsort(source, kind="stable").astype(np.int32)
+    return Edges(
+        source=source,
+        target=target,
+        source_order=source_order,
+        target_order=np.argsort(source_order).astype(np.int32),
+        target_splits=_splits(target, num_nodes),
+        source_splits=_splits(source, num_nodes),
+        mask=None if mask is None else np.asarray(mask, bool)[order],
+    )
+
+
+def build_undirected_edges(source: np.ndarray, target: np.ndarray, num_nodes: int) -> Edges:
+    """The usual treatment: both directions, no duplicates, exactly one self-loop per node."""
+    source, target = np.asarray(source, np.int64), np.asarray(target, np.int64)
+    _check_ids(source, target, num_nodes)
+    loops = np.arange(num_nodes, dtype=np.int64)
+    keys = np.concatenate([target * num_nodes + source, source * num_nodes + target, loops * num_nodes + loops])
+    keys = np.unique(keys)
+    return build_edges(keys % num_nodes, keys // num_nodes, num_nodes)
+
+
+def pad_edges(edges: Edges, *, num_nodes: int, num_edges: int) -> Edges:
+    """Pads numpy edges to `num_nodes` and `num_edges` with masked self-loops of the last (padding) node."""
+    num_padding = num_edges - len(edges.source)
+    if num_padding < 0 or num_nodes < edges.num_nodes or (num_padding and num_nodes == edges.num_nodes):
+        raise ValueError(
+            f"cannot pad {edges.num_nodes} nodes and {len(edges.source)} edges to {num_nodes} nodes and {num_edges} "
+            "edges: sizes may only grow, and padding edges need at least one padding node; raise the sizes"
+        )
+    padding = np.full(num_padding, num_nodes - 1, np.int32)
+    mask = np.ones(len(edges.source), bool) if edges.mask is None else edges.mask
+    return build_edges(
+        np.concatenate([edges.source, padding]),
+        np.concatenate([edges.target, padding]),
+        num_nodes,
+        mask=np.concatenate([mask, np.zeros(num_padding, bool)]),
+    )
+
+
+def build_edges_tf(
+    source: tf.Tensor, target: tf.Tensor, num_nodes: int | tf.Tensor, *, mask: tf.Tensor | None = None
+) -> Edges:
+    """`build_edges` in TensorFlow ops that also compile under XLA; ids are not checked."""
+    source, target = tf.cast(source, tf.int32), tf.cast(target, tf.int32)
+    order = _lexicographic_order(source, target)
+    source, target = tf.gather(source, order), tf.gather(target, order)
+    source_order = tf.argsort(source, stable=True)
+    return Edges(
+        source=source,
+        target=target,
+        source_order=source_order,
+        target_order=tf.argsort(source_order),
+        target_splits=_splits_tf(target, num_nodes),
+        source_splits=_splits_tf(source, num_nodes),
+        mask=None if mask is None else tf.gather(mask, order),
+    )
+
+
+def build_undirected_edges_tf(
+    source: tf.Tensor, target: tf.Tensor, num_nodes: int | tf.Tensor, *, mask: tf.Tensor | None = None
+) -> Edges:
+    """`build_undirected_edges` with static shapes: 2 * num_edges + num_nodes edges, duplicates masked, not removed."""
+    source, target = tf.cast(source, tf.int32), tf.cast(target, tf.int32)
+    loops = tf.range(num_nodes, dtype=tf.int32)
+    real = tf.ones_like(source, tf.bool) if mask is None else mask
+    edges = build_edges_tf(
+        tf.concat([source, target, loops], 0),
+        tf.concat([target, source, loops], 0),
+        num_nodes,
+        mask=tf.concat([real, real, tf.ones_like(loops, tf.bool)], 0),
+    )
+    same = (edges.source[1:] == edges.source[:-1]) & (edges.target[1:] == edges.target[:-1])
+    # Among equal edges one real one must survive. Padding joins padding nodes only, so equal edges are all real or, on
+    # padding nodes, their mask does not matter: keeping the first is enough.
+    first = tf.concat([tf.ones_like(edges.source[:1], tf.bool), ~same], 0)
+    return edges._replace(mask=edges.mask & first)
+
+
+def as_tensors(edges: Edges) -> Edges:
+    """The same edges with every field a tensor (mask may stay None)."""
+    return Edges(*(None if field is None else tf.convert_to_tensor(field) for field in edges))
+
+
+def _check_ids(source: np.ndarray, target: np.ndarray, num_nodes: int) -> None:
+    if source.shape != target.shape or source.ndim != 1:
+        raise ValueError(f"edges need two equally long lists of node ids, got shapes {source.shape} and {target.shape}")
+    for name, ids in (("source", source), ("target", target)):
+        if ids.size and not (ids.min() >= 0 and ids.max() < num_nodes):
+            raise ValueError(
+                f"edge {name} ids run from {ids.min()} to {ids.max()}, but there are {num_nodes} nodes: "
+                f"expected ids in [0, {num_nodes})"
+            )
+
+
+def _splits(sorted_ids: np.ndarray, num_nodes: int) -> np.ndarray:
+    counts = np.bincount(sorted_ids, minlength=num_nodes)
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+
+
+def _splits_tf(ids: tf.Tensor, num_nodes: int | tf.Tensor) -> tf.Tensor:
+    counts = tf.math.unsorted_segment_sum(tf.ones_like(ids), ids, num_nodes)
+    return tf.pad(tf.cumsum(counts), [[1, 0]])
+
+
+def _lexicographic_order(source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+    """Two stable int32 sorts: one key of target * num_nodes + source would need int64."""
+    by_source = tf.argsort(source, stable=True)
+    return tf.gather(by_source, tf.argsort(tf.gather(target, by_source), stable=True))

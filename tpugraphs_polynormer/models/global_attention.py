@@ -1,0 +1,188 @@
+"""Polynormer's global layer: sigmoid-kernel attention over all nodes of a graph, in linear time."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tpugraphs_polynormer.models.building import build_layers
+from tpugraphs_polynormer.models.convolutions import Linear
+from tpugraphs_polynormer.models.gates import Gate
+from tpugraphs_polynormer.models.normalization import LayerNorm, expand_like
+
+# Nodes per block when several graphs share the batch; blocks hold nodes of one graph only.
+BLOCK_NODES = 256
+
+
+class GlobalAttention(tf.keras.layers.Layer):
+    """Global equivariant attention (Eqs. 6 and 8): out = LayerNorm(attention(q, k, v)) * (states W_h + b + beta).
+
+    attention_i = s(q_i) sum_j s(k_j)^T v_j / (s(q_i) . sum_j s(k_j)), j over the real nodes of i's graph, s = sigmoid.
+
+    States [num_nodes, dim] or [num_nodes, candidates, dim] -> the same with num_heads * head_dim (heads last, as the
+    authors view it). With candidates, each graph attends per candidate. The authors' closing projection is shared by
+    all their global layers, so it belongs to the trunk.
+
+    Args:
+      num_heads, head_dim: the output width is their product.
+      beta, learn_beta: see Gate.
+      share_query_key: q = k, as in the authors' model.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_heads: int,
+        head_dim: int,
+        beta: float = -1.0,
+        learn_beta: bool = True,
+        share_query_key: bool = True,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.beta = beta
+        self.learn_beta = learn_beta
+        self.share_query_key = share_query_key
+        units = num_heads * head_dim
+        self.factor = Linear(units, name="factor")
+        self.query = None if share_query_key else Linear(units, name="query")
+        self.key = Linear(units, name="key")
+        self.value = Linear(units, name="value")
+        self.gate = Gate(beta=beta, learn_beta=learn_beta, name="gate")
+        self.norm = LayerNorm(name="norm")
+
+    def build(self, shape: tf.TensorShape) -> None:
+        shape = tf.TensorShape(shape)
+        build_layers([self.factor, self.query, self.key, self.value], shape)
+        out_shape = shape[:-1].concatenate([self.num_heads * self.head_dim])
+        build_layers([self.gate, self.norm], out_shape)
+        super().build(shape)
+
+    def call(
+        self,
+        states: tf.Tensor,
+        *,
+        component_ids: tf.Tensor | None = None,
+        num_components: int | tf.Tensor = 1,
+        node_mask: tf.Tensor | None = None,
+        fiedler: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        attended = self.attend(states, component_ids=component_ids, num_components=num_components, node_mask=node_mask)
+        return self.norm(attended) * (self.factor(states) + self.gate(attended, fiedler=fiedler))
+
+    def attend(
+        self,
+        states: tf.Tensor,
+        *,
+        component_ids: tf.Tensor | None,
+        num_components: int | tf.Tensor,
+        node_mask: tf.Tensor | None,
+    ) -> tf.Tensor:
+        """The attention alone, before norm and gate."""
+        key = tf.sigmoid(self.key(states))
+        query = key if self.query is None else tf.sigmoid(self.query(states))
+        return linear_attention(
+            query,
+            key,
+            self.value(states),
+            num_heads=self.num_heads,
+            component_ids=component_ids,
+            num_components=num_components,
+            node_mask=node_mask,
+        )
+
+    def get_config(self) -> dict:
+        names = ("num_heads", "head_dim", "beta", "learn_beta", "share_query_key")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+
+def linear_attention(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    *,
+    num_heads: int,
+    component_ids: tf.Tensor | None = None,
+    num_components: int | tf.Tensor = 1,
+    node_mask: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """query_i (sum_j key_j^T value_j) / (query_i . sum_j key_j) per graph, head and candidate, summed in float32.
+
+    Args:
+      query, key, value: [num_nodes, (candidates,) head_dim * num_heads], heads last; query and key non-negative.
+      num_heads: heads.
+      component_ids: [num_nodes] int, non-decreasing; None for a single graph.
+      num_components: number of graphs.
+      node_mask: [num_nodes] bool, False for padding.
+
+    Returns:
+      Shape and dtype of `value`; zeros for a graph without real nodes.
+    """
+    shape = tf.shape(value)
+    head_dim = value.shape[-1] // num_heads
+    candidates = 1 if value.shape.rank == 2 else shape[1]
+    wide = [tf.cast(array, tf.float32) for array in (query, key, value)]
+    if node_mask is not None:
+        # Keys as well as values: a padding key of 0.5 would grow every denominator.
+        real = expand_like(tf.cast(node_mask, tf.float32), value)
+        wide[1:] = [array * real for array in wide[1:]]
+    split = [tf.reshape(array, [shape[0], candidates, head_dim, num_heads]) for array in wide]
+    if component_ids is None:
+        blocks = [array[tf.newaxis] for array in split]
+        attended = _attend_blocks(*blocks, block_components=tf.zeros([1], tf.int32), num_components=1)[0]
+    else:
+        slots, block_components = _block_layout(component_ids, num_components)
+        blocks = [_to_blocks(array, slots, tf.shape(block_components)[0]) for array in split]
+        attended = _attend_blocks(*blocks, block_components=block_components, num_components=num_components)
+        attended = tf.gather(tf.reshape(attended, [-1, candidates, head_dim, num_heads]), slots)
+    return tf.cast(tf.reshape(attended, shape), value.dtype)
+
+
+def _attend_blocks(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    *,
+    block_components: tf.Tensor,
+    num_components: int | tf.Tensor,
+) -> tf.Tensor:
+    """[blocks, nodes, candidates, head_dim, heads] each; a block belongs to graph block_components[block]."""
+    products = tf.einsum("bnkdh,bnkmh->bkhdm", key, value)
+    products = _sum_per_component(products, block_components, num_components)
+    sums = _sum_per_component(tf.reduce_sum(key, 1), block_components, num_components)
+    numerator = tf.einsum("bnkdh,bkhdm->bnkmh", query, products)
+    denominator = tf.einsum("bnkdh,bkdh->bnkh", query, sums)[..., tf.newaxis, :]
+    return tf.math.divide_no_nan(numerator, denominator)
+
+
+def _sum_per_component(arrays: tf.Tensor, components: tf.Tensor, num_components: int | tf.Tensor) -> tf.Tensor:
+    """Sums over the blocks of each graph and hands every block its graph's sum."""
+    return tf.gather(tf.math.unsorted_segment_sum(arrays, components, num_components), components)
+
+
+def _block_layout(component_ids: tf.Tensor, num_components: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Gives each graph whole blocks of BLOCK_NODES, which keeps the work linear and every shape static.
+
+    Returns:
+      slots: [num_nodes], the place of each node in the blocks laid end to end.
+      block_components: [num_nodes // BLOCK_NODES + num_components], the graph of each block.
+    """
+    ids = tf.cast(component_ids, tf.int32)
+    num_nodes = ids.shape[0] if ids.shape[0] is not None else tf.shape(ids)[0]
+    sizes = tf.math.unsorted_segment_sum(tf.ones_like(ids), ids, num_components)
+    counts = (sizes + BLOCK_NODES - 1) // BLOCK_NODES
+    first_block = tf.cumsum(counts, exclusive=True)
+    first_node = tf.cumsum(sizes, exclusive=True)
+    slots = tf.range(num_nodes) + tf.gather(first_block * BLOCK_NODES - first_node, ids)
+    blocks = tf.range(num_nodes // BLOCK_NODES + num_components)
+    ends = first_block + counts
+    # Unused blocks at the end hold zeros, so their graph does not matter.
+    components = tf.reduce_sum(tf.cast(blocks[:, tf.newaxis] >= ends[tf.newaxis, :], tf.int32), 1)
+    return slots, tf.minimum(components, num_components - 1)
+
+
+def _to_blocks(array: tf.Tensor, slots: tf.Tensor, num_blocks: tf.Tensor) -> tf.Tensor:
+    tail = tf.shape(array)[1:]
+    placed = tf.scatter_nd(slots[:, tf.newaxis], array, tf.concat([[num_blocks * BLOCK_NODES], tail], 0))
+    return tf.reshape(placed, tf.concat([[num_blocks, BLOCK_NODES], tail], 0))

@@ -1,0 +1,135 @@
+"""Node classification with a Polynormer trunk, in the authors' small- and large-graph forms, or with a baseline."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tpugraphs_polynormer.models.building import build_layers
+from tpugraphs_polynormer.models.convolutions import Linear
+from tpugraphs_polynormer.models.dropout import Dropout
+from tpugraphs_polynormer.models.edges import Edges
+from tpugraphs_polynormer.models.polynormer import Polynormer
+
+
+class NodeClassifier(tf.keras.Model):
+    """Features [num_nodes, feature_dim] -> float32 logits [num_nodes, num_classes].
+
+    Input dropout, then (small-graph form) a linear map to the trunk's width and dropout, then the trunk, then the head
+    of the trunk's phase. The large-graph form (`input_dim` None) feeds the features to the trunk as they are.
+
+    Args:
+      trunk: Polynormer, or a layer of models/baselines.py (which has the `local` phase only).
+      num_classes: logits per node.
+      input_dim: width of the linear map before the trunk, None for none.
+      input_dropout_rate: on the features. dropout_rate: after the linear map.
+    """
+
+    def __init__(
+        self,
+        *,
+        trunk: tf.keras.layers.Layer,
+        num_classes: int,
+        input_dim: int | None = None,
+        input_dropout_rate: float = 0.0,
+        dropout_rate: float = 0.0,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.trunk = trunk
+        self.num_classes = num_classes
+        self.input_dim = input_dim
+        self.input_dropout_rate = input_dropout_rate
+        self.dropout_rate = dropout_rate
+        self.input_dropout = Dropout(rate=input_dropout_rate)
+        self.project_inputs = None if input_dim is None else Linear(input_dim, name="project_inputs")
+        self.dropout = Dropout(rate=dropout_rate)
+        self.local_head = Linear(num_classes, name="local_head")
+        has_phases = isinstance(trunk, Polynormer) and bool(trunk.global_layers)
+        self.global_head = Linear(num_classes, name="global_head") if has_phases else None
+
+    @property
+    def phase(self) -> str:
+        """The trunk's phase; `local` for a trunk without phases."""
+        return "local" if self.global_head is None else self.trunk.phase
+
+    @phase.setter
+    def phase(self, phase: str) -> None:
+        if phase != self.phase:
+            self.trunk.phase = phase
+
+    def build(self, shape: tf.TensorShape) -> None:
+        """Builds everything from the shape of the features, heads of both phases included."""
+        shape = tf.TensorShape(shape)
+        if self.project_inputs is not None:
+            build_layers([self.project_inputs], shape)
+            shape = shape[:-1].concatenate([self.input_dim])
+        build_layers([self.trunk], shape)
+        out_shape = shape[:-1].concatenate([self.trunk.output_dim])
+        build_layers([self.local_head, self.global_head], out_shape)
+        self.built = True
+
+    def call(
+        self,
+        features: tf.Tensor,
+        edges: Edges,
+        *,
+        component_ids: tf.Tensor | None = None,
+        num_components: int | tf.Tensor = 1,
+        node_mask: tf.Tensor | None = None,
+        fiedler: tf.Tensor | None = None,
+        training: bool | None = None,
+    ) -> tf.Tensor:
+        states = self.input_dropout(features, training=training)
+        if self.project_inputs is not None:
+            states = self.dropout(self.project_inputs(states), training=training)
+        states = self.trunk(
+            states,
+            edges,
+            component_ids=component_ids,
+            num_components=num_components,
+            node_mask=node_mask,
+            fiedler=fiedler,
+            training=training,
+        )
+        head = self.local_head if self.phase == "local" else self.global_head
+        return tf.cast(head(states), tf.float32)
+
+    def get_config(self) -> dict:
+        names = ("num_classes", "input_dim", "input_dropout_rate", "dropout_rate")
+        own = {name: getattr(self, name) for name in names}
+        return {"name": self.name, "trunk": tf.keras.layers.serialize(self.trunk), **own}
+
+    @classmethod
+    def from_config(cls, config: dict, custom_objects: dict | None = None) -> NodeClassifier:
+        from tpugraphs_polynormer.models.baselines import TRUNKS
+
+        trunk = tf.keras.layers.deserialize(config["trunk"], custom_objects={**TRUNKS, **(custom_objects or {})})
+        return cls(**{**config, "trunk": trunk})
+
+
+def build_polynormer_classifier(
+    *,
+    num_classes: int,
+    num_heads: int,
+    head_dim: int,
+    large_graph: bool = False,
+    input_dropout_rate: float = 0.0,
+    dropout_rate: float = 0.0,
+    **trunk_settings,
+) -> NodeClassifier:
+    """The authors' model: small-graph form by default; large-graph form without input map and with a constant beta.
+
+    `trunk_settings` are Polynormer's other arguments.
+    """
+    if large_graph:
+        trunk_settings = {"learn_beta": False, "beta": 0.9, **trunk_settings}
+    trunk = Polynormer(
+        num_heads=num_heads, head_dim=head_dim, dropout_rate=dropout_rate, name="trunk", **trunk_settings
+    )
+    return NodeClassifier(
+        trunk=trunk,
+        num_classes=num_classes,
+        input_dim=None if large_graph else num_heads * head_dim,
+        input_dropout_rate=input_dropout_rate,
+        dropout_rate=dropout_rate,
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -94,17 +95,23 @@ class RunDirectory:
 
 
 class Checkpoints:
-    """The latest or the best state of some trackables (model, optimizer, counters) in a folder of a run."""
+    """The latest or the best state of some trackables (model, optimizer, counters) in a folder of a run.
 
-    def __init__(self, run: RunDirectory, name: str, **trackables: Any) -> None:
+    With several workers all must save (TensorFlow gathers what they hold together), but one writes: the others, with
+    `writes` False, save to a folder that is thrown away, and restore from the writer's.
+    """
+
+    def __init__(self, run: RunDirectory, name: str, *, writes: bool = True, **trackables: Any) -> None:
         self._folder = run.path / "checkpoints" / name
         self._checkpoint = tf.train.Checkpoint(**trackables)
-        self._manager = tf.train.CheckpointManager(self._checkpoint, str(self._folder), max_to_keep=1)
+        self._thrown_away = None if writes else tempfile.TemporaryDirectory()
+        folder = str(self._folder) if writes else self._thrown_away.name
+        self._manager = tf.train.CheckpointManager(self._checkpoint, folder, max_to_keep=1)
 
     @property
     def exists(self) -> bool:
         """Whether there is one."""
-        return self._manager.latest_checkpoint is not None
+        return tf.train.latest_checkpoint(str(self._folder)) is not None
 
     def save(self, number: int) -> None:
         """Saves the present state under a number; the older one goes when the new one is whole."""
@@ -112,7 +119,7 @@ class Checkpoints:
 
     def restore(self) -> int:
         """Restores it and returns its number; every variable must be found."""
-        path = self._manager.latest_checkpoint
+        path = tf.train.latest_checkpoint(str(self._folder))
         if path is None:
             raise RunError(f"{self._folder}: no checkpoint; train first")
         self._checkpoint.restore(path).assert_existing_objects_matched()

@@ -49,6 +49,10 @@ def _build_parser() -> argparse.ArgumentParser:
     _add_inspect(stages)
     _add_download(stages)
     _add_preprocess(stages)
+    _add_featurize(stages)
+    _add_train(stages)
+    _add_benchmark(stages)
+    _add_experiment(stages)
     return parser
 
 
@@ -155,6 +159,108 @@ def _run_preprocess(args: argparse.Namespace) -> None:
 
     for collection in run(args, args.beam_arguments):
         print(f"{collection}: {args.output}")
+
+
+def _add_featurize(stages: argparse._SubParsersAction) -> None:
+    featurize = stages.add_parser("featurize", help="turn HLO protobufs into the official npz archives")
+    featurize.add_argument("input", type=Path, help="a .pb file (module or tuning data), or a folder of them")
+    featurize.add_argument("--output", type=Path, required=True, help="an npz file, or a folder for a folder")
+    featurize.add_argument("--candidates", type=int, default=1, help="candidates to draw for a plain module")
+    featurize.add_argument("--seed", type=int, default=0)
+    featurize.set_defaults(run=_run_featurize)
+
+
+def _run_featurize(args: argparse.Namespace) -> None:
+    from tpugraphs_polynormer.hlo.featurize import featurize_path
+
+    result = featurize_path(args.input, args.output, num_candidates=args.candidates, seed=args.seed)
+    for path in result.written:
+        print(path)
+    if result.failed:
+        raise UserError("; ".join(f"{path}: {reason}" for path, reason in result.failed.items()))
+
+
+def _add_train(stages: argparse._SubParsersAction) -> None:
+    train = stages.add_parser("train", help="train a model that ranks candidates; rerun to go on")
+    train.add_argument("--config", type=Path, help="YAML file, such as configs/demo/layout_xla_random.yaml")
+    train.add_argument("--data", type=Path, required=True, help="folder of the preprocessed datasets")
+    train.add_argument("--run-dir", type=Path, required=True)
+    train.add_argument("--seeds", type=_parse_numbers, metavar="0,1,2", help="one run per seed, and their spread")
+    train.add_argument("--indices", type=Path, help="folder of the official validation index files")
+    train.add_argument("--strategy", default="auto", choices=("auto", "cpu", "gpu", "tpu", "multiworker"))
+    train.add_argument("--devices", type=int, default=0, help="GPUs to use, or virtual CPU devices")
+    train.add_argument("--tpu", default="local", help="name of the TPU; local on a TPU VM")
+    _add_overrides(train)
+    train.set_defaults(run=_run_train)
+
+
+def _parse_numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected numbers such as 0,1,2") from None
+
+
+def _run_train(args: argparse.Namespace) -> None:
+    import json
+
+    from tpugraphs_polynormer.config import load_config
+
+    config = load_config(args.config, args.overrides)
+    import_tensorflow()
+    from tpugraphs_polynormer.distribution import make_strategy
+    from tpugraphs_polynormer.training import train, train_seeds
+
+    strategy = make_strategy(args.strategy, tpu=args.tpu, num_devices=args.devices)
+    shared = {"strategy": strategy, "indices_dir": args.indices}
+    if args.seeds:
+        result = train_seeds(config, args.seeds, args.data, args.run_dir, **shared)
+    else:
+        result = train(config, args.data, args.run_dir, **shared)
+    print(json.dumps(result, indent=1))
+
+
+def _add_benchmark(stages: argparse._SubParsersAction) -> None:
+    benchmark = stages.add_parser("benchmark", help="node classification on the Polynormer paper's data sets")
+    which = benchmark.add_mutually_exclusive_group(required=True)
+    which.add_argument("--dataset", choices=BENCHMARKS, metavar="NAME")
+    which.add_argument("--all", action="store_true", help="print which data sets are present")
+    benchmark.add_argument("--data", type=Path, required=True, help="folder of the downloaded files")
+    benchmark.add_argument("--run-dir", type=Path, help="default: runs/<dataset>")
+    benchmark.add_argument("--config", type=Path, help="default: configs/benchmarks/<dataset>.yaml")
+    benchmark.add_argument("--splits", type=_parse_numbers, metavar="0,1,2", help="default: all official ones")
+    _add_overrides(benchmark)
+    benchmark.set_defaults(run=_run_benchmark)
+
+
+def _run_benchmark(args: argparse.Namespace) -> None:
+    from tpugraphs_polynormer.config import load_config
+
+    config_path = args.config or Path("configs/benchmarks") / f"{args.dataset}.yaml"
+    config = None if args.all else load_config(config_path, args.overrides)
+    import_tensorflow()
+    from tpugraphs_polynormer.node_classification import describe_present, format_results, run_benchmark
+
+    if config is None:
+        print(describe_present(args.data))
+        return
+    run_dir = args.run_dir or Path("runs") / args.dataset
+    print(format_results([run_benchmark(config, args.data, run_dir, args.splits)]))
+
+
+def _add_experiment(stages: argparse._SubParsersAction) -> None:
+    experiment = stages.add_parser("experiment", help="the Polynormer paper's other experiments, each with a picture")
+    experiment.add_argument("name", choices=("scaling", "heatmaps", "ablation", "circular_skip_links", "monomials"))
+    experiment.add_argument("--out", type=Path, required=True, help="folder for the JSON file and the picture")
+    experiment.add_argument("--data", type=Path, help="folder of the benchmarks' files (heatmaps, ablation)")
+    experiment.set_defaults(run=_run_experiment)
+
+
+def _run_experiment(args: argparse.Namespace) -> None:
+    import_tensorflow()
+    from tpugraphs_polynormer.experiments import run_experiment
+
+    print(run_experiment(args.name, args.out, args.data))
 
 
 if __name__ == "__main__":

@@ -106,6 +106,14 @@ class TrainingConfig:
     precision: str = setting("float32", "of the layers", choices=("float32", "bfloat16"))
     compile: bool = setting(False, "compile the training step with XLA (needs static shapes)")
     node_batch: int = setting(0, "node classification: nodes of a random partition per step; 0 the whole graph", low=0)
+    node_loss: str = setting(
+        "nll", "node classification: of the label, or of every class against the one-hot label", choices=("nll", "bce")
+    )
+    evaluation_nodes: int = setting(
+        0, "node classification: evaluate layer by layer, so many nodes at a time; 0 the whole graph in one call", low=0
+    )
+    evaluation_epochs: int = setting(1, "node classification: epochs between evaluations", low=1)
+    checkpoint_seconds: float = setting(30.0, "node classification: least time between checkpoints", low=0)
 
 
 @dataclass(frozen=True)
@@ -118,6 +126,12 @@ class Config:
     model: ModelConfig = section(ModelConfig, "the trunk, and how candidates meet it")
     loss: LossConfig = section(LossConfig, "weights of the ranking losses")
     training: TrainingConfig = section(TrainingConfig, "how the weights are found")
+
+    def __post_init__(self) -> None:
+        if self.task == "ranking" and self.model.equivariance == "v2":
+            raise ConfigError("model.equivariance: v2 needs a Fiedler vector, which ranking data do not hold; use v1")
+        if self.training.compile and self.task == "ranking" and not self.data.static_shapes:
+            raise ConfigError("training.compile: XLA needs static shapes; set data.static_shapes=true too")
 
 
 def load_config(path: Path | str | None, overrides: Sequence[str] = ()) -> Config:

@@ -17,7 +17,7 @@ from tpugraphs_polynormer.catalog import LAYOUT_MAX, LAYOUT_MIN, NUM_LAYOUT_FEAT
 NUM_TILE_SLOTS = 3  # kernel, output and input bounds
 _NUM_LAYOUT_VALUES = LAYOUT_MAX - LAYOUT_MIN + 1
 # 7^18 < 2^53: a float64 dot product turns a layout setting into one exact number.
-_POWERS = np.power(float(_NUM_LAYOUT_VALUES), np.arange(NUM_LAYOUT_FEATURES))
+_POWERS = np.power(np.int64(_NUM_LAYOUT_VALUES), np.arange(NUM_LAYOUT_FEATURES))
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,16 @@ def encode_layouts(blocks: Iterable[np.ndarray], num_slots: int) -> tuple[np.nda
     known_codes = np.zeros(0, np.int64)  # their codes, by first appearance
     encoded = []
     for block in blocks:
-        numbers = ((block.reshape(-1, NUM_LAYOUT_FEATURES) - np.int8(LAYOUT_MIN)) @ _POWERS).reshape(len(block), -1)
+        numbers = ((block.reshape(-1, NUM_LAYOUT_FEATURES) - np.int8(LAYOUT_MIN)) @ _POWERS.astype(np.float64)).reshape(
+            len(block), num_slots
+        )
         if not _all_known(known, numbers):
             known, known_codes = _add_settings(known, known_codes, numbers)
         codes = known_codes[np.searchsorted(known, numbers)]
         encoded.append(codes.astype(_code_type(len(known))))
     dtype = _code_type(len(known))
-    codes = np.concatenate([block.astype(dtype, copy=False) for block in encoded]) if encoded else []
-    return _unpack_numbers(known[np.argsort(known_codes)]), np.asarray(codes, dtype).reshape(-1, num_slots)
+    codes = np.concatenate([np.zeros((0, num_slots), dtype), *encoded], dtype=dtype)
+    return _unpack_numbers(known[np.argsort(known_codes)]), codes
 
 
 def encode_tiles(config_feat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -64,15 +66,13 @@ def collapse_duplicates(candidates: Candidates) -> Candidates:
 
     Sorted by runtime over normalizer, so that the fastest part of a training graph is a prefix.
     """
-    keys = np.concatenate(
-        [
-            np.ascontiguousarray(part).view(np.uint8).reshape(len(part), -1)
-            for part in (candidates.codes, candidates.normalizers[:, None])
-        ],
-        axis=1,
-    )
     places: dict[bytes, int] = {}
-    groups = np.array([places.setdefault(key.tobytes(), len(places)) for key in keys])
+    groups = np.array(
+        [
+            places.setdefault(codes.tobytes() + normalizer.tobytes(), len(places))
+            for codes, normalizer in zip(candidates.codes, candidates.normalizers, strict=True)
+        ]
+    )
     counts = np.bincount(groups)
     first = np.zeros(len(counts), np.int64)
     first[groups[::-1]] = np.arange(len(groups))[::-1]
@@ -81,21 +81,21 @@ def collapse_duplicates(candidates: Candidates) -> Candidates:
     order = np.lexsort((first, runtimes / normalizers))
     return Candidates(
         settings=candidates.settings,
-        codes=candidates.codes[first][order],
+        codes=candidates.codes[first[order]],
         runtimes=runtimes[order],
         normalizers=normalizers[order],
-        rows=candidates.rows[first][order],
+        rows=candidates.rows[first[order]],
         counts=counts[order].astype(np.int32),
     )
 
 
 def _rounded_means(values: np.ndarray, groups: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Mean of each group as int64: the smallest value plus the mean excess, so that sums cannot overflow."""
-    lowest = np.full(len(counts), np.iinfo(np.int64).max)
-    np.minimum.at(lowest, groups, values)
-    excess = np.zeros(len(counts), np.int64)
-    np.add.at(excess, groups, values - lowest[groups])
-    return lowest + (2 * excess + counts) // (2 * counts)
+    """Mean of each group as int64, halves up; each value is divided before it is added, so that no sum overflows."""
+    quotients, remainders = np.divmod(values, counts[groups])
+    means, rest = np.zeros((2, len(counts)), np.int64)
+    np.add.at(means, groups, quotients)
+    np.add.at(rest, groups, remainders)
+    return means + (2 * rest + counts) // (2 * counts)
 
 
 def _all_known(known: np.ndarray, numbers: np.ndarray) -> bool:
@@ -116,7 +116,7 @@ def _add_settings(known: np.ndarray, codes: np.ndarray, numbers: np.ndarray) -> 
 
 
 def _unpack_numbers(numbers: np.ndarray) -> np.ndarray:
-    digits = numbers.astype(np.int64)[:, None] // _POWERS.astype(np.int64) % _NUM_LAYOUT_VALUES
+    digits = numbers.astype(np.int64)[:, None] // _POWERS % _NUM_LAYOUT_VALUES
     return (digits + LAYOUT_MIN).astype(np.float32)
 
 

@@ -97,7 +97,12 @@ def keep_neighbourhood(archive: ProgramGraph, max_nodes: int, num_hops: int) -> 
     which that is at most `max_nodes` nodes; the configurable nodes themselves are always kept.
     """
     num_nodes = len(archive.node_feat)
-    if not max_nodes or num_nodes <= max_nodes or not isinstance(archive, LayoutArchive):
+    if (
+        not max_nodes
+        or num_nodes <= max_nodes
+        or not isinstance(archive, LayoutArchive)
+        or not archive.node_config_ids.size
+    ):
         return np.arange(num_nodes)
     hops = count_hops(archive.edge_index, archive.node_config_ids, num_nodes, num_hops)
     reached = np.cumsum(np.bincount(hops, minlength=num_hops + 2)[: num_hops + 1])

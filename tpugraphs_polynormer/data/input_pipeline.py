@@ -24,6 +24,7 @@ from tpugraphs_polynormer.data.manifest import DatasetError
 from tpugraphs_polynormer.data.store import Collection, Split
 
 _RATIO_UNIT = 2.0**40  # a tile's runtime over its normalizer, kept as an integer: finer than any measurement
+_RATIO_MAX = 2.0**62  # past a ratio of four million nothing is told apart, but nothing overflows either
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def costs_of(split: Split, number: int, kind: str, candidates: np.ndarray | None
     if kind == "layout":
         return runtimes
     normalizers = split.read_column(number, "normalizers", candidates)
-    return np.rint(runtimes / normalizers * _RATIO_UNIT).astype(np.int64)
+    return np.rint(np.minimum(runtimes / normalizers * _RATIO_UNIT, _RATIO_MAX)).astype(np.int64)
 
 
 class CandidateSampler:
@@ -221,13 +222,13 @@ class CandidateBlock:
 def iterate_blocks(
     collection: Collection, split: Split, number: int, block: int, candidates: np.ndarray | None = None
 ) -> Iterator[CandidateBlock]:
-    """All candidates of a graph (or the [c'] named ones), `block` at a time; the last block is shorter."""
+    """All candidates of a graph (or the [c'] named ones), `block` at a time; the last one is padded and masked."""
     kind = collection.manifest.kind
     if candidates is None:
         candidates = np.arange(split.graphs[number].num_candidates)
     for start in range(0, len(candidates), block):
         chosen = candidates[start : start + block]
-        record, codes, costs, mask = _fetch(split, number, kind, chosen, len(chosen))
+        record, codes, costs, mask = _fetch(split, number, kind, chosen, block)
         tensors = (tf.constant(record), tf.constant(codes), tf.constant(costs), tf.constant(mask))
-        graph = _join(kind, *tensors, width=len(chosen))
+        graph = _join(kind, *tensors, width=block)
         yield CandidateBlock(graph, start, start + len(chosen))

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tpugraphs_polynormer.data.statistics import FeatureStatistics
+import numpy as np
+
+from tpugraphs_polynormer.catalog import COLLECTIONS, NUM_NODE_FEATURES, NUM_OPCODES
+from tpugraphs_polynormer.data.statistics import FeatureStatistics, summarize_sizes
 from tpugraphs_polynormer.errors import UserError
 
 FORMAT_VERSION = 1
@@ -106,7 +109,28 @@ def read_manifest(folder: Path) -> Manifest:
     version = content.get("format_version") if isinstance(content, dict) else None
     if version != FORMAT_VERSION:
         raise DatasetError(f"{path}: format_version {version}, expected {FORMAT_VERSION}; preprocess again")
-    return parse_record(Manifest, content, str(path))
+    manifest = parse_record(Manifest, content, str(path))
+    _check_values(manifest, path)
+    return manifest
+
+
+def _check_values(manifest: Manifest, path: Path) -> None:
+    """Types are right by now; what would be read wrongly all the same is refused here."""
+    if manifest.collection not in COLLECTIONS:
+        raise DatasetError(f"{path}.collection: found {manifest.collection!r:.80}, expected one of {list(COLLECTIONS)}")
+    expected: dict[str, tuple[Any, Any]] = {"kind": (manifest.kind, COLLECTIONS[manifest.collection].kind)}
+    for name, split in manifest.splits.items():
+        graphs = [graph for shard in split.shards for graph in shard.graphs]
+        expected[f"splits.{name}.num_graphs"] = split.num_graphs, len(graphs)
+        expected[f"splits.{name}.num_candidates"] = split.num_candidates, sum(each.num_candidates for each in graphs)
+        expected[f"splits.{name}.sizes"] = split.sizes, summarize_sizes(np.array([each.sizes for each in graphs]))
+    if manifest.statistics:
+        for name in ("mean", "std", "minimum", "maximum"):
+            expected[f"statistics.{name}"] = len(getattr(manifest.statistics, name)), NUM_NODE_FEATURES
+        expected["statistics.opcode_counts"] = len(manifest.statistics.opcode_counts), NUM_OPCODES
+    for field, (found, right) in expected.items():
+        if found != right:
+            raise DatasetError(f"{path}.{field}: found {found!r:.80}, expected {right!r:.80}; preprocess again")
 
 
 def parse_record(kind: type[T], content: Any, where: str) -> T:
@@ -124,11 +148,7 @@ def _parse(kind: Any, content: Any, where: str) -> Any:
         return {key: _parse(arguments[1], item, f"{where}.{key}") for key, item in content.items()}
     if type(None) in arguments:
         return None if content is None else _parse(arguments[0], content, where)
-    if (
-        kind is Any
-        or (isinstance(content, kind) and not isinstance(content, bool))
-        or (kind, type(content)) == (float, int)
-    ):
+    if kind is Any or (kind, type(content)) in ((int, int), (float, float), (float, int), (str, str)):
         return content
     raise DatasetError(f"{where}: found {content!r:.80}, expected {kind}; preprocess again")
 

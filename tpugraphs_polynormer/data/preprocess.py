@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
+import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -37,7 +39,8 @@ from tpugraphs_polynormer.errors import UserError
 
 FAILURE_NAME = "failed.txt"
 REJECTED_NAME = "rejected.jsonl"
-_logger = logging.getLogger(__name__)
+# What this job writes into a collection's folder, besides the commit.
+_OWN_FILES = re.compile(r"(train|valid|test)-\d+-of-\d+\.(tfrecord|candidates|shard\.json)|\..+\.tmp")
 
 
 class PreprocessError(UserError):
@@ -130,62 +133,69 @@ class WriteShard(beam.DoFn):
         """Writes one shard, unless another one has failed meanwhile."""
         if read_failure(self._output) is not None:
             return
-        folder = FileSystems.join(self._output, *find_collection(plan.collection).folder.split("/"))
-        try:
-            with _Workspace(folder, plan) as work:
+        folder = _folder_of(self._output, plan.collection)
+        with _localize(folder, plan) as (local, sources):
+            try:
                 description = write_shard(
-                    work.folder,
-                    plan.name,
-                    work.sources,
-                    is_train=plan.split == "train",
-                    settings=plan.settings,
+                    local, plan.name, sources, is_train=plan.split == "train", settings=plan.settings
                 )
-        except UserError as fault:
-            _publish_text(self._output, FAILURE_NAME, str(fault))
-            return
+            except UserError as fault:
+                _publish_text(self._output, FAILURE_NAME, _name_sources(str(fault), sources, plan))
+                return
         yield plan.collection, description
 
 
-class _Workspace:
-    """Local paths for a plan: the very files where they are local, copies that are carried back where they are not."""
+@contextmanager
+def _localize(folder: str, plan: ShardPlan) -> Iterator[tuple[Path, dict[str, Path]]]:
+    """Local paths for a plan (its folder, its archives): the very files, or copies that are carried back if remote."""
+    with tempfile.TemporaryDirectory(prefix="tpugraphs-") as temporary:
+        sources = {_graph_name(path): _copy_near(path, Path(temporary)) for path in plan.sources}
+        if not _is_remote(folder):
+            yield Path(folder), sources
+            return
+        names = [plan.name + suffix for suffix in (RECORD_SUFFIX, CANDIDATE_SUFFIX, DESCRIPTION_SUFFIX)]
+        paths = [FileSystems.join(folder, name) for name in names]
+        if all(FileSystems.exists(path) for path in paths):  # an earlier run's shard, to be found whole
+            for path in paths:
+                _copy_near(path, Path(temporary))
+        before = _times(temporary, names)
+        yield Path(temporary), sources
+        if _times(temporary, names) != before:
+            for name, path in zip(names, paths, strict=True):
+                with (Path(temporary) / name).open("rb") as source:
+                    _publish(path, source)
 
-    def __init__(self, folder: str, plan: ShardPlan) -> None:
-        self._remote = folder if "://" in folder else None
-        self._plan = plan
-        self._temporary = Path(tempfile.mkdtemp(prefix="tpugraphs-"))
-        self.folder = self._temporary if self._remote else Path(folder)
-        self.sources = {self._graph_name(path): self._localize(path) for path in plan.sources}
 
-    @staticmethod
-    def _graph_name(path: str) -> str:
-        return FileSystems.split(path)[1].removesuffix(".npz")
+def _times(folder: str, names: Sequence[str]) -> list[int]:
+    return [path.stat().st_mtime_ns for path in map(Path(folder).joinpath, names) if path.exists()]
 
-    def _localize(self, path: str) -> Path:
-        if "://" not in path:
-            return Path(path)
-        local = self._temporary / FileSystems.split(path)[1]
-        with FileSystems.open(path) as source, local.open("wb") as target:
-            shutil.copyfileobj(source, target)
-        return local
 
-    def _names(self) -> list[str]:
-        return [self._plan.name + suffix for suffix in (RECORD_SUFFIX, CANDIDATE_SUFFIX, DESCRIPTION_SUFFIX)]
+def _copy_near(path: str, folder: Path) -> Path:
+    if not _is_remote(path):
+        return Path(path)
+    local = folder / FileSystems.split(path)[1]
+    with FileSystems.open(path) as source, local.open("wb") as target:
+        shutil.copyfileobj(source, target)
+    return local
 
-    def __enter__(self) -> _Workspace:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if self._remote:  # an earlier run's shard, to be found whole
-            paths = [FileSystems.join(self._remote, name) for name in self._names()]
-            if all(FileSystems.exists(path) for path in paths):
-                for path in paths:
-                    self._localize(path)
-        return self
 
-    def __exit__(self, kind: type | None, *_: object) -> None:
-        if self._remote and kind is None:
-            for name in self._names():
-                with (self.folder / name).open("rb") as source:
-                    _publish(FileSystems.join(self._remote, name), source)
-        shutil.rmtree(self._temporary, ignore_errors=True)
+def _name_sources(text: str, sources: Mapping[str, Path], plan: ShardPlan) -> str:
+    """A message about local copies, told about what they are copies of."""
+    for local, path in zip(sources.values(), plan.sources, strict=True):
+        text = text.replace(str(local), path)
+    return text
+
+
+def _graph_name(path: str) -> str:
+    return FileSystems.split(path)[1].removesuffix(".npz")
+
+
+def _folder_of(output: str, collection: str) -> str:
+    return FileSystems.join(output, *find_collection(collection).folder.split("/"))
+
+
+def _is_remote(path: str) -> bool:
+    return "://" in path
 
 
 class MergeMoments(beam.CombineFn):
@@ -225,6 +235,7 @@ def _commit(
         plans = [plan for plan in job.plans if plan.collection == collection]
         descriptions = {item.shard.name: item for owner, item in described if owner == collection}
         _check_complete(collection, plans, descriptions)
+        _check_files(_folder_of(job.output, collection), descriptions.values())
         _write_manifest(job, collection, plans, descriptions, statistics.get(collection))
         yield collection
 
@@ -240,6 +251,17 @@ def _check_complete(collection: str, plans: Sequence[ShardPlan], found: dict[str
             raise RuntimeError(f"{collection} {plan.name}: {len(plan.sources)} archives went in, fewer came out")
 
 
+def _check_files(folder: str, descriptions: Iterable[ShardDescription]) -> None:
+    """Every shard file lies where the manifest will say: not so where workers write to disks of their own."""
+    match = FileSystems.match([FileSystems.join(folder, "*")])[0]
+    sizes = {FileSystems.split(item.path)[1]: item.size_in_bytes for item in match.metadata_list}
+    for shard in (description.shard for description in descriptions):
+        for suffix, size in ((RECORD_SUFFIX, shard.record_bytes), (CANDIDATE_SUFFIX, shard.candidate_bytes)):
+            if sizes.get(shard.name + suffix) != size:
+                place = FileSystems.join(folder, shard.name + suffix)
+                raise RuntimeError(f"{place}: {sizes.get(shard.name + suffix)} bytes found, {size} were written")
+
+
 def _write_manifest(
     job: Job,
     collection: str,
@@ -247,7 +269,7 @@ def _write_manifest(
     found: dict[str, ShardDescription],
     statistics: FeatureStatistics | None,
 ) -> None:
-    folder = FileSystems.join(job.output, *find_collection(collection).folder.split("/"))
+    folder = _folder_of(job.output, collection)
     rejected = [item for plan in plans for item in found[plan.name].rejected]
     if rejected:
         lines = [json.dumps(dataclasses.asdict(item)) + "\n" for item in rejected]
@@ -257,7 +279,7 @@ def _write_manifest(
         format_version=FORMAT_VERSION,
         collection=collection,
         kind=kind,
-        settings=dataclasses.asdict(plans[0].settings),
+        settings=plans[0].settings.recorded(),
         splits={
             split: _describe_split([found[plan.name] for plan in plans if plan.split == split])
             for split in SPLITS
@@ -286,20 +308,44 @@ def _describe_split(descriptions: Sequence[ShardDescription]) -> SplitEntry:
 
 def count_finished(job: Job) -> int:
     """How many shards of the plan have been described so far; earlier runs' shards count once they are checked."""
-    folders = [FileSystems.join(job.output, *find_collection(name).folder.split("/")) for name in job.collections]
-    matches = FileSystems.match([FileSystems.join(folder, "*" + DESCRIPTION_SUFFIX) for folder in folders])
-    return sum(len(match.metadata_list) for match in matches)
+    patterns = [FileSystems.join(_folder_of(job.output, name), "*" + DESCRIPTION_SUFFIX) for name in job.collections]
+    return sum(len(match.metadata_list) for match in FileSystems.match(patterns))
 
 
 def clear_commit(job: Job) -> None:
-    """Takes back earlier manifests and notes: from here on the output counts as unfinished."""
+    """Takes back earlier manifests and notes, and what no longer belongs: from here on the output is unfinished."""
+    _make_folders(job)
     names = [FileSystems.join(job.output, FAILURE_NAME)]
     for collection in job.collections:
-        folder = FileSystems.join(job.output, *find_collection(collection).folder.split("/"))
+        folder = _folder_of(job.output, collection)
         names += [FileSystems.join(folder, name) for name in (MANIFEST_NAME, REJECTED_NAME)]
     present = [name for name in names if FileSystems.exists(name)]
     if present:
         FileSystems.delete(present)
+    stale = [path for collection in job.collections for path in _find_stale(job, collection)]
+    if stale:
+        FileSystems.delete(stale)
+
+
+def _make_folders(job: Job) -> None:
+    for folder in (_folder_of(job.output, collection) for collection in job.collections):
+        if _is_remote(folder):
+            continue
+        try:
+            os.makedirs(folder, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as fault:
+            raise PreprocessError(f"{folder}: cannot be written ({fault.strerror}); choose another --output") from None
+
+
+def _find_stale(job: Job, collection: str) -> list[str]:
+    """Shards of another plan and the temporary files of killed runs."""
+    planned = tuple(plan.name + "." for plan in job.plans if plan.collection == collection)
+    folder = _folder_of(job.output, collection)
+    paths = [item.path for item in FileSystems.match([FileSystems.join(folder, "*")])[0].metadata_list]
+    names = {path: FileSystems.split(path)[1] for path in paths}
+    return [path for path, name in names.items() if _OWN_FILES.fullmatch(name) and not name.startswith(planned)]
 
 
 def check_commit(job: Job) -> None:
@@ -308,7 +354,7 @@ def check_commit(job: Job) -> None:
     if failure is not None:
         raise PreprocessError(f"{failure}; or leave bad archives out with --on-error skip")
     for collection in job.collections:
-        path = FileSystems.join(job.output, *find_collection(collection).folder.split("/"), MANIFEST_NAME)
+        path = FileSystems.join(_folder_of(job.output, collection), MANIFEST_NAME)
         if not FileSystems.exists(path):
             raise PreprocessError(f"{path}: the runner reported success without writing it; run the same command again")
 
@@ -331,12 +377,14 @@ def _publish_text(folder: str, name: str, text: str) -> None:
 
 def _publish(path: str, source: IO[bytes]) -> None:
     """A file appears under its name whole: by a rename on local disks, on close in an object store."""
-    if "://" in path:
+    if _is_remote(path):
         with FileSystems.create(path) as target:
             shutil.copyfileobj(source, target)
         return
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as temporary:
+    with tempfile.NamedTemporaryFile(
+        dir=target.parent, prefix=f".{target.name}.", suffix=".tmp", delete=False
+    ) as temporary:
         shutil.copyfileobj(source, temporary)
     Path(temporary.name).replace(target)

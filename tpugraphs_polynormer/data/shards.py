@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import os
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +50,15 @@ class PreprocessSettings:
     graphs_per_shard: int = 4
     skip_bad: bool = False  # leave bad archives out and list them, instead of stopping
 
+    def __post_init__(self) -> None:
+        for name, low in (("max_nodes", 0), ("num_hops", 0), ("graphs_per_shard", 1)):
+            if getattr(self, name) < low:
+                raise UserError(f"{name}: found {getattr(self, name)}, expected at least {low}")
+
+    def recorded(self) -> dict[str, int]:
+        """What a dataset remembers: all but `skip_bad`, which shows in what was rejected."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name != "skip_bad"}
+
 
 @dataclass(frozen=True)
 class ShardDescription:
@@ -72,7 +81,8 @@ def write_shard(
     if done:
         _logger.info("%s: already whole, reused", folder / name)
         return done
-    staged = {suffix: folder / f".{name}{suffix}.{os.getpid()}.tmp" for suffix in (RECORD_SUFFIX, CANDIDATE_SUFFIX)}
+    token = uuid.uuid4().hex  # a runner may try the same shard twice at once
+    staged = {suffix: folder / f".{name}{suffix}.{token}.tmp" for suffix in (RECORD_SUFFIX, CANDIDATE_SUFFIX)}
     try:
         description = _write_staged(staged, name, sources, checksums, is_train, settings)
         for suffix, path in staged.items():
@@ -81,7 +91,7 @@ def write_shard(
         for path in staged.values():
             path.unlink(missing_ok=True)
     # Last: a description says that the two files it describes are in place.
-    path = folder / f".{name}{DESCRIPTION_SUFFIX}.{os.getpid()}.tmp"
+    path = folder / f".{name}{DESCRIPTION_SUFFIX}.{token}.tmp"
     path.write_text(json.dumps(dataclasses.asdict(description)))
     path.replace(folder / (name + DESCRIPTION_SUFFIX))
     return description
@@ -115,8 +125,8 @@ def _find_whole(
         found = read_description(folder, name)
     except DatasetError:
         return None
-    wanted = (FORMAT_VERSION, dataclasses.asdict(settings), dict(checksums))
-    if (found.format_version, found.settings, found.sources) != wanted:
+    wanted = (FORMAT_VERSION, settings.recorded(), dict(checksums))
+    if (found.format_version, found.settings, found.sources) != wanted or (found.rejected and not settings.skip_bad):
         return None
     for suffix, checksum in shard_checksums(found.shard).items():
         path = folder / (name + suffix)
@@ -144,7 +154,7 @@ def _write_staged(
             except UserError as fault:
                 if not settings.skip_bad:
                     raise
-                rejected.append(Rejected(path.name, str(fault)))
+                rejected.append(Rejected(path.name, str(fault).replace(str(path), path.name)))
                 continue
             num_source = len(candidates.rows)
             if is_train:
@@ -175,7 +185,7 @@ def _write_staged(
                 moments.append(measure(archive.node_feat[kept], archive.node_opcode[kept]))
     return ShardDescription(
         format_version=FORMAT_VERSION,
-        settings=dataclasses.asdict(settings),
+        settings=settings.recorded(),
         sources=dict(checksums),
         shard=ShardEntry(
             name=name,

@@ -15,7 +15,14 @@ from pathlib import Path
 import numpy as np
 
 from tpugraphs_polynormer.data.encoding import Candidates
-from tpugraphs_polynormer.data.manifest import DatasetError, GraphEntry, Manifest, ShardEntry, read_manifest
+from tpugraphs_polynormer.data.manifest import (
+    MANIFEST_NAME,
+    DatasetError,
+    GraphEntry,
+    Manifest,
+    ShardEntry,
+    read_manifest,
+)
 
 RECORD_SUFFIX, CANDIDATE_SUFFIX = ".tfrecord", ".candidates"
 _CODE_TYPES = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
@@ -26,7 +33,8 @@ _COLUMNS = {
     "rows": np.dtype("<i4"),
     "counts": np.dtype("<i4"),
 }
-_RECORD_HEADER = 12  # TFRecord framing: length and its checksum stand before each record
+_RECORD_HEADER = 12  # TFRecord framing: length and its checksum stand before each record,
+_RECORD_FRAMING = 16  # and a checksum after it
 
 
 def write_candidates(stream, candidates: Candidates) -> None:
@@ -79,6 +87,7 @@ class Split:
     def read_codes(self, number: int, candidates: np.ndarray) -> np.ndarray:
         """[k] candidate numbers -> their codes [k, num_slots]; reads only these, whatever the graph holds."""
         entry = self.graphs[number]
+        self._check_candidates(entry, candidates)
         width = entry.num_slots * entry.code_bytes
         spans = [(entry.codes_offset + int(candidate) * width, width) for candidate in candidates]
         data = b"".join(self._read(number, CANDIDATE_SUFFIX, spans))
@@ -94,6 +103,7 @@ class Split:
             offset += entry.num_candidates * dtype.itemsize
         spans = [(offset, entry.num_candidates * dtype.itemsize)]
         if candidates is not None:
+            self._check_candidates(entry, candidates)
             spans = [(offset + int(candidate) * dtype.itemsize, dtype.itemsize) for candidate in candidates]
         return np.frombuffer(b"".join(self._read(number, CANDIDATE_SUFFIX, spans)), dtype)
 
@@ -104,15 +114,29 @@ class Split:
         data = self._read(number, CANDIDATE_SUFFIX, [(entry.codes_offset + start * width, (stop - start) * width)])[0]
         return np.frombuffer(data, _CODE_TYPES[entry.code_bytes]).reshape(stop - start, entry.num_slots)
 
+    @staticmethod
+    def _check_candidates(entry: GraphEntry, candidates: np.ndarray) -> None:
+        if len(candidates) and not 0 <= np.min(candidates) <= np.max(candidates) < entry.num_candidates:
+            found = f"candidates {np.min(candidates)}..{np.max(candidates)}"
+            raise DatasetError(f"{entry.name}: found {found}, expected numbers in 0..{entry.num_candidates - 1}")
+
     def _read(self, number: int, suffix: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
         name = self._shards[number].name + suffix
-        file = self._files.get(name)
-        if file is None:
-            file = self._files[name] = os.open(self._folder / name, os.O_RDONLY)
+        file = self._open(name)
         found = [os.pread(file, size, offset) for offset, size in spans]
         if any(len(data) != size for data, (_, size) in zip(found, spans, strict=True)):
             raise DatasetError(f"{self._folder / name}: ends early; preprocess again")
         return found
+
+    def _open(self, name: str) -> int:
+        if name not in self._files:
+            try:
+                opened = os.open(self._folder / name, os.O_RDONLY)
+            except OSError as fault:
+                raise DatasetError(f"{self._folder / name}: {fault.strerror}; preprocess again") from None
+            if self._files.setdefault(name, opened) != opened:
+                os.close(opened)  # another thread of the input pipeline was faster
+        return self._files[name]
 
     def close(self) -> None:
         """Closes the files; a later read opens them again."""
@@ -157,6 +181,19 @@ class Collection:
             if found != expected:
                 state = "is missing" if found is None else f"has {found:,} bytes"
                 raise DatasetError(f"{path}: {state}, the manifest says {expected:,} bytes; preprocess again")
+        for graph in shard.graphs:
+            self._check_spans(shard, graph)
+
+    def _check_spans(self, shard: ShardEntry, graph: GraphEntry) -> None:
+        spans = {
+            "record_offset": (graph.record_offset, graph.record_length + _RECORD_FRAMING, shard.record_bytes),
+            "code_bytes": (graph.code_bytes, 0, max(_CODE_TYPES) if graph.code_bytes in _CODE_TYPES else 0),
+            "codes_offset": (graph.codes_offset, candidate_bytes(graph), shard.candidate_bytes),
+        }
+        for field, (start, size, end) in spans.items():
+            if min(start, size, *graph.sizes) < 0 or start + size > end:
+                where = f"{self.folder / MANIFEST_NAME}: {shard.name}: {graph.name}.{field}"
+                raise DatasetError(f"{where}: {start} and {size} bytes on do not fit in {end} bytes; preprocess again")
 
 
 def shard_checksums(shard: ShardEntry) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tpugraphs_polynormer.models.building import build_layers
-from tpugraphs_polynormer.models.convolutions import GraphAttention, GraphConvolution, SageConvolution
+from tpugraphs_polynormer.models.convolutions import GraphAttention, GraphConvolution, Linear, SageConvolution
 from tpugraphs_polynormer.models.dropout import Dropout
 from tpugraphs_polynormer.models.edges import Edges
 from tpugraphs_polynormer.models.polynormer import Polynormer
@@ -41,9 +41,8 @@ class BaselineTrunk(tf.keras.layers.Layer):
 
     def build(self, shape: tf.TensorShape) -> None:
         shape = tf.TensorShape(shape)
-        for convolution in self.convolutions:
-            build_layers([convolution], shape)
-            shape = shape[:-1].concatenate([self.hidden_dim])
+        build_layers(self.convolutions[:1], shape)
+        build_layers(self.convolutions[1:], shape[:-1].concatenate([self.hidden_dim]))
         super().build(shape)
 
     def call(
@@ -104,5 +103,19 @@ class GAT(BaselineTrunk):
         return {**super().get_config(), "num_heads": self.num_heads}
 
 
+class _NodeLinear(Linear):
+    """A convolution that looks at no neighbour."""
+
+    def call(self, states: tf.Tensor, edges: Edges) -> tf.Tensor:
+        return super().call(states)
+
+
+class MLP(BaselineTrunk):
+    """No graph at all: what a model gains by edges is measured against this."""
+
+    def create_convolution(self, name: str) -> _NodeLinear:
+        return _NodeLinear(self.hidden_dim, name=name)
+
+
 # Trunks by class name, as Keras deserialisation wants them.
-TRUNKS = {layer.__name__: layer for layer in (Polynormer, GCN, GraphSAGE, GAT)}
+TRUNKS = {layer.__name__: layer for layer in (Polynormer, GCN, GraphSAGE, GAT, MLP)}

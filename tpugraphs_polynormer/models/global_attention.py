@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from tpugraphs_polynormer.models.building import build_layers
@@ -120,22 +123,19 @@ def linear_attention(
       Shape and dtype of `value`; zeros for a graph without real nodes.
     """
     shape = tf.shape(value)
-    head_dim = value.shape[-1] // num_heads
-    candidates = 1 if value.shape.rank == 2 else shape[1]
     wide = [tf.cast(array, tf.float32) for array in (query, key, value)]
     if node_mask is not None:
         # Keys as well as values: a padding key of 0.5 would grow every denominator.
         real = expand_like(tf.cast(node_mask, tf.float32), value)
         wide[1:] = [array * real for array in wide[1:]]
-    split = [tf.reshape(array, [shape[0], candidates, head_dim, num_heads]) for array in wide]
     if component_ids is None:
-        blocks = [array[tf.newaxis] for array in split]
-        attended = _attend_blocks(*blocks, block_components=tf.zeros([1], tf.int32), num_components=1)[0]
+        attended = _attend_blocks(*(array[tf.newaxis] for array in wide), num_heads=num_heads)
     else:
         slots, block_components = _block_layout(component_ids, num_components)
-        blocks = [_to_blocks(array, slots, tf.shape(block_components)[0]) for array in split]
-        attended = _attend_blocks(*blocks, block_components=block_components, num_components=num_components)
-        attended = tf.gather(tf.reshape(attended, [-1, candidates, head_dim, num_heads]), slots)
+        blocks = [_to_blocks(array, slots, tf.shape(block_components)[0]) for array in wide]
+        share = functools.partial(_sum_per_component, components=block_components, num_components=num_components)
+        attended = _attend_blocks(*blocks, num_heads=num_heads, share=share)
+        attended = tf.gather(tf.reshape(attended, tf.concat([[-1], shape[1:]], 0)), slots)
     return tf.cast(tf.reshape(attended, shape), value.dtype)
 
 
@@ -144,16 +144,24 @@ def _attend_blocks(
     key: tf.Tensor,
     value: tf.Tensor,
     *,
-    block_components: tf.Tensor,
-    num_components: int | tf.Tensor,
+    num_heads: int,
+    share: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
 ) -> tf.Tensor:
-    """[blocks, nodes, candidates, head_dim, heads] each; a block belongs to graph block_components[block]."""
-    products = tf.einsum("bnkdh,bnkmh->bkhdm", key, value)
-    products = _sum_per_component(products, block_components, num_components)
-    sums = _sum_per_component(tf.reduce_sum(key, 1), block_components, num_components)
-    numerator = tf.einsum("bnkdh,bkhdm->bnkmh", query, products)
-    denominator = tf.einsum("bnkdh,bkdh->bnkh", query, sums)[..., tf.newaxis, :]
-    return tf.math.divide_no_nan(numerator, denominator)
+    """[blocks, nodes, (candidates,) width] each; `share` adds up [blocks, ...] over the blocks of each graph.
+
+    All heads go through one product of full width whose foreign-head entries are then dropped: more arithmetic than a
+    product per head, but no array of nodes is ever transposed, and that costs more.
+    """
+    if value.shape.rank == 4:
+        query, key, value = (tf.transpose(array, [0, 2, 1, 3]) for array in (query, key, value))
+    head_of = tf.range(value.shape[-1]) % num_heads  # heads last
+    to_head = tf.one_hot(head_of, num_heads)  # [width, num_heads]
+    products = share(tf.matmul(key, value, transpose_a=True)) * tf.matmul(to_head, to_head, transpose_b=True)
+    sums = share(tf.reduce_sum(key, -2))[..., tf.newaxis] * to_head  # [blocks, (candidates,) width, num_heads]
+    inverse = tf.math.reciprocal_no_nan(tf.matmul(query, sums))  # [blocks, (candidates,) nodes, num_heads]
+    repeats = [1] * (inverse.shape.rank - 1) + [value.shape[-1] // num_heads]
+    attended = tf.matmul(query, products) * tf.tile(inverse, repeats)
+    return tf.transpose(attended, [0, 2, 1, 3]) if value.shape.rank == 4 else attended
 
 
 def _sum_per_component(arrays: tf.Tensor, components: tf.Tensor, num_components: int | tf.Tensor) -> tf.Tensor:

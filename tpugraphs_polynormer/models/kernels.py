@@ -36,7 +36,9 @@ def attend(
     negative_slope: float = 0.2,
     formulation: str = "auto",
 ) -> tf.Tensor:
-    """GAT attention over edges j -> i: out[i] = sum_j softmax_j(leaky_relu(source_scores[j] + target_scores[i])) values[j].
+    """GAT attention along edges j -> i.
+
+    out[i] = sum_j softmax_j(leaky_relu(source_scores[j] + target_scores[i])) values[j].
 
     Args:
       source_scores: [num_nodes, slots]; a slot is a head, or a (candidate, head) pair.
@@ -163,7 +165,7 @@ def _forward_block(
     nodes: slice,
     along: slice,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Attention of the targets `nodes`, whose edges are `along`: [nodes, slots, dim], log-normalisers [nodes, slots]."""
+    """Attention of the targets `nodes` with edges `along`: [nodes, slots, dim], and log-normalisers [nodes, slots]."""
     sources, local = edges.source[along], edges.target[along] - nodes.start
     mask = None if edges.mask is None else edges.mask[along]
     count = nodes.stop - nodes.start

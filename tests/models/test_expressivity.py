@@ -1,0 +1,116 @@
+"""What the paper proves: monomials of degree 2^L (Theorem 3.3), and graphs that 1-WL cannot tell apart (App. J)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tpugraphs_polynormer.models import fiedler
+from tpugraphs_polynormer.models.base_model import BaseModel
+from tpugraphs_polynormer.models.edges import build_undirected_edges
+from tpugraphs_polynormer.models.fiedler import compute_batch_fiedler, compute_fiedler
+from tpugraphs_polynormer.models.polynormer import Polynormer
+
+
+def circular_skip_links(num_nodes: int, skip: int) -> tuple[np.ndarray, np.ndarray]:
+    """CSL(n, s): a ring with chords of length s; both directions. All nodes alike, so 1-WL sees only the degree."""
+    ring = np.arange(num_nodes)
+    source, target = np.concatenate([ring, ring]), np.concatenate([ring + 1, ring + skip]) % num_nodes
+    return np.concatenate([source, target]), np.concatenate([target, source])
+
+
+def embed(skip: int, version: int) -> np.ndarray:
+    """Mean node state of CSL(41, skip) under one fixed random Polynormer on constant features."""
+    tf.keras.utils.set_random_seed(7)
+    source, target = circular_skip_links(41, skip)
+    trunk = Polynormer(
+        num_heads=2, head_dim=3, num_local_layers=3, num_global_layers=1, phase="global", version=version
+    )
+    vector = compute_fiedler(source, target, 41) if version == 2 else None
+    states = trunk(np.ones([41, 6], np.float32), build_undirected_edges(source, target, 41), fiedler=vector)
+    return states.numpy().mean(0)
+
+
+@pytest.mark.parametrize("skips", [(2, 3), (4, 5), (6, 9), (11, 12), (13, 16)])
+def test_version_2_tells_circular_skip_links_apart(skips: tuple[int, int]) -> None:
+    ones = [embed(skip, version=1) for skip in skips]
+    np.testing.assert_allclose(ones[0], ones[1], atol=1e-6)
+    twos = [embed(skip, version=2) for skip in skips]
+    assert np.abs(twos[0] - twos[1]).max() > 1e-4
+
+
+def test_version_and_fiedler_vector_go_together() -> None:
+    edges = build_undirected_edges(*circular_skip_links(11, 2), 11)
+    states = np.ones([11, 4], np.float32)
+    with pytest.raises(ValueError, match="version 2 was called without a Fiedler vector"):
+        Polynormer(num_heads=1, head_dim=2, num_local_layers=1, version=2)(states, edges)
+    with pytest.raises(ValueError, match="version 1 was called with a Fiedler vector"):
+        Polynormer(num_heads=1, head_dim=2, num_local_layers=1)(states, edges, fiedler=np.ones(11, np.float32))
+
+
+def test_fiedler_vector_of_a_path() -> None:
+    """Path of four: D^1/2 cos(pi k i / 3) at the ends and inside; computed by hand for the normalised Laplacian."""
+    source, target = np.array([0, 1, 2, 1, 2, 3]), np.array([1, 2, 3, 0, 1, 2])
+    expected = np.sqrt([1, 2, 2, 1]) * np.cos(np.pi * np.arange(4) / 3)
+    expected *= 2 / np.linalg.norm(expected)
+    found = compute_fiedler(source, target, 4)
+    np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-6)
+    assert np.sign(found[0]) == -np.sign(found[3])
+
+
+def test_iteration_agrees_with_the_dense_solver(monkeypatch) -> None:
+    rng = np.random.default_rng(0)
+    edges = build_undirected_edges(*rng.integers(0, 200, [2, 600]), 200)
+    dense = compute_fiedler(edges.source, edges.target, 200)
+    monkeypatch.setattr(fiedler, "DENSE_NODES", 10)
+    np.testing.assert_allclose(compute_fiedler(edges.source, edges.target, 200), dense, atol=1e-3)
+
+
+def test_batch_of_graphs_is_computed_graph_by_graph() -> None:
+    first, second = circular_skip_links(11, 2), circular_skip_links(13, 3)
+    source, target = (np.concatenate([a, b + 11]) for a, b in zip(first, second, strict=True))
+    expected = np.concatenate([compute_fiedler(*first, 11), compute_fiedler(*second, 13)])
+    np.testing.assert_array_equal(compute_batch_fiedler(source, target, np.repeat([0, 1], [11, 13])), expected)
+
+
+def monomial_weights(factors: list[int], num_nodes: int) -> list[np.ndarray]:
+    """Mixing matrices (offsets zero) after which node factors[0] holds the product of x over `factors`.
+
+    Each layer multiplies pairs of what the nodes hold: W row e_j at node i makes it x_j x_i.
+    """
+    layers, held = [], list(factors)
+    while len(held) > 1:
+        mixing = np.zeros([num_nodes, num_nodes])
+        for own, other in zip(held[::2], held[1::2], strict=True):
+            assert not mixing[own].any() or mixing[own, other], "two different products in one node"
+            mixing[own, other] = 1.0
+        layers.append(mixing)
+        held = held[::2]
+    return layers
+
+
+@pytest.mark.parametrize(
+    "factors", [[0, 1], [0, 0, 1, 0], [0, 1, 2, 3, 4, 5, 6, 7], [0, 0, 0, 0, 1, 1, 2, 3], [3] * 16]
+)
+def test_base_model_represents_monomials_of_degree_two_to_the_layers(factors: list[int]) -> None:
+    states = np.random.default_rng(1).uniform(-1.5, 1.5, [50, 8, 1])
+    weights = monomial_weights(factors, 8)
+    model = BaseModel(num_layers=len(weights), dtype="float64")
+    model.build([None, 8, 1])
+    for i, mixing in enumerate(weights):
+        model.mixing[i].assign(mixing)
+        model.offset[i].assign(tf.zeros_like(model.offset[i]))
+    assert 2**model.num_layers == len(factors)
+    expected = np.prod(states[:, factors, 0], axis=1)
+    np.testing.assert_allclose(model(states)[:, factors[0], 0], expected, rtol=1e-10)
+
+
+def test_base_model_has_no_higher_degree() -> None:
+    """Along a line in input space, L layers are a polynomial of degree 2^L exactly: the next difference vanishes."""
+    model = BaseModel(num_layers=2, dtype="float64")
+    rng = np.random.default_rng(2)
+    start, direction = rng.normal(size=[2, 3, 2])
+    values = model(start + np.arange(7)[:, np.newaxis, np.newaxis] * direction).numpy()
+    assert np.abs(np.diff(values, n=4, axis=0)).max() > 1e-3
+    np.testing.assert_allclose(np.diff(values, n=5, axis=0), 0, atol=1e-8 * np.abs(values).max())

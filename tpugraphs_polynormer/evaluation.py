@@ -1,0 +1,77 @@
+"""Metrics of a model on whole graphs of a split, by the official validation protocol where its indices are given."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from tpugraphs_polynormer.catalog import find_collection
+from tpugraphs_polynormer.data.manifest import DatasetError
+from tpugraphs_polynormer.data.store import Split
+from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.metrics import GraphMetrics, graph_metrics
+from tpugraphs_polynormer.scoring import Scorer
+
+
+def read_indices(folder: Path | str, collection: str) -> dict[str, np.ndarray]:
+    """The official candidate numbers per validation graph: `<folder>/<source>_<search>.json`, {graph: [numbers]}."""
+    path = Path(folder) / ("_".join(collection.split(":")[1:]) + ".json")
+    try:
+        content = json.loads(path.read_text())
+        return {str(name): np.array(numbers, np.int64) for name, numbers in content.items()}
+    except (OSError, ValueError, AttributeError, TypeError) as fault:
+        raise UserError(
+            f"{path}: not an index file ({fault}); expected JSON of graph name -> candidate numbers"
+        ) from None
+
+
+def choose_candidates(
+    split: Split, *, most: int, seed: int = 0, indices: Mapping[str, np.ndarray] | None = None
+) -> list[np.ndarray]:
+    """Which candidates of each graph to evaluate: the given indices, else at most `most` (0: all), by seed."""
+    chosen = []
+    for number, entry in enumerate(split.graphs):
+        if indices is not None and entry.name in indices:
+            numbers = indices[entry.name]
+            if len(numbers) and not 0 <= numbers.min() <= numbers.max() < entry.num_candidates:
+                raise UserError(f"{entry.name}: indices up to {numbers.max()}, but {entry.num_candidates} candidates")
+        elif most and entry.num_candidates > most:
+            numbers = np.sort(np.random.default_rng((seed, number)).choice(entry.num_candidates, most, replace=False))
+        else:
+            numbers = np.arange(entry.num_candidates)
+        chosen.append(numbers)
+    return chosen
+
+
+def evaluate_split(
+    scorer: Scorer, split: Split, *, collection: str, candidates: Sequence[np.ndarray], progress: bool = False
+) -> list[GraphMetrics]:
+    """The metrics of each graph of a split on the given candidates of it, in bounded memory."""
+    kind = find_collection(collection).kind
+    results = []
+    for number in tqdm(range(len(split)), desc=collection, unit="graph", disable=None if progress else True):
+        entry = split.graphs[number]
+        numbers = candidates[number]
+        runtimes = split.read_column(number, "runtimes", numbers)
+        if not runtimes.all():
+            raise DatasetError(f"{collection} {entry.name}: runtimes are hidden; evaluate a split that has them")
+        normalizers = split.read_column(number, "normalizers", numbers) if kind == "tile" else None
+        scores = scorer.score_graph(split, number, numbers)
+        results.append(graph_metrics(kind, runtimes, scores, normalizers, collection=collection, graph=entry.name))
+    return results
+
+
+def format_csv(graphs: Sequence[GraphMetrics]) -> str:
+    """One line per graph."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, [field.name for field in fields(GraphMetrics)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(graph) for graph in graphs)
+    return stream.getvalue()

@@ -1,0 +1,133 @@
+"""The ranking model: a program's graph and k candidates in, one score per candidate out (lower is faster)."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+import tensorflow_gnn as tfgnn
+
+from tpugraphs_polynormer.config import ModelConfig
+from tpugraphs_polynormer.data.encoding import NUM_TILE_SLOTS
+from tpugraphs_polynormer.data.statistics import FeatureStatistics
+from tpugraphs_polynormer.models.batches import Batch, read_batch
+from tpugraphs_polynormer.models.convolutions import Linear
+from tpugraphs_polynormer.models.dropout import Dropout
+from tpugraphs_polynormer.models.features import LayoutEmbedding, NodeEncoder, SettingEncoder
+from tpugraphs_polynormer.models.heads import CandidateAttention, FusionHead, pool
+from tpugraphs_polynormer.models.trunks import build_trunk
+
+
+class RankingModel(tf.keras.Model):
+    """GraphTensor batch -> scores [G, k].
+
+    `early` fusion: the settings of a candidate are added to the first state of its configurable nodes (tile: of every
+    node), and the trunk runs on [n, k, dim]. `intermediate`: the trunk runs once per graph on [n, dim]; candidates then
+    meet the states of the configurable nodes (tile: of every node). Settings are projected once per distinct setting.
+    """
+
+    def __init__(self, *, kind: str, config: ModelConfig, statistics: FeatureStatistics, **kwargs):
+        super().__init__(**kwargs)
+        self.kind = kind
+        self.config = config
+        raw = config.features == "raw"
+        layout_embedding = LayoutEmbedding(dim=config.layout_dim, name="layout_embedding")
+        self.node_encoder = NodeEncoder(
+            mean=statistics.mean,
+            std=statistics.std,
+            heavy=statistics.heavy,
+            opcode_dim=config.opcode_dim,
+            layout_embedding=layout_embedding,
+            raw=raw,
+            name="nodes",
+        )
+        self.setting_encoder = SettingEncoder(kind=kind, layout_embedding=layout_embedding, raw=raw, name="settings")
+        num_roles = 1 if kind == "layout" else NUM_TILE_SLOTS
+        self.node_projection = Linear(config.hidden_dim, name="node_projection")
+        self.setting_projection = Linear(config.hidden_dim * num_roles, use_bias=False, name="setting_projection")
+        self.input_dropout = Dropout(rate=config.input_dropout_rate)
+        self.trunk = build_trunk(config)
+        if config.fusion == "intermediate":
+            self.fusion = FusionHead(
+                dim=config.hidden_dim,
+                num_heads=config.num_heads,
+                num_layers=config.num_fusion_layers,
+                slot_attention=config.slot_attention,
+                dropout_rate=config.dropout_rate,
+                name="fusion",
+            )
+        if config.cross_candidates:
+            self.candidate_attention = CandidateAttention(
+                dim=config.hidden_dim, num_heads=config.num_heads, name="candidate_attention"
+            )
+        self.hidden = Linear(config.hidden_dim, activation="relu", name="hidden")
+        self.output_layer = Linear(1, use_bias=False, dtype="float32", name="output")
+
+    def call(self, graph: tfgnn.GraphTensor, training: bool | None = None) -> tf.Tensor:
+        """Scores [G, k] float32; masked candidates' scores mean nothing."""
+        batch = read_batch(graph)
+        return self.score(batch, self.encode(batch, training=training), training=training)
+
+    def encode(self, batch: Batch, *, training: bool | None = None) -> tf.Tensor:
+        """[n, dim]: what no candidate can change. The trunk's states (intermediate) or the first projection (early)."""
+        inputs = self.node_encoder(batch.features, batch.opcodes)
+        states = self.node_projection(self.input_dropout(inputs, training=training))
+        if self.config.fusion == "early":
+            return states
+        return self._run_trunk(batch, tf.nn.relu(states), training)
+
+    def score(self, batch: Batch, encoded: tf.Tensor, *, training: bool | None = None) -> tf.Tensor:
+        """Scores of the batch's candidates, given `encode` of its graphs."""
+        choices = self._project_settings(batch)
+        if self.config.fusion == "early":
+            states = tf.nn.relu(encoded[:, tf.newaxis] + self._place_choices(batch, choices))
+            states = self._run_trunk(batch, states, training)
+            pooled = self._read_out(batch, states)
+        else:
+            pooled = self._fuse(batch, encoded, choices, training)
+        if self.config.cross_candidates:
+            pooled = self.candidate_attention(pooled, batch.candidate_mask)
+        return tf.cast(self.output_layer(self.hidden(pooled))[..., 0], tf.float32)
+
+    def _run_trunk(self, batch: Batch, states: tf.Tensor, training: bool | None) -> tf.Tensor:
+        return self.trunk(
+            states,
+            batch.edges,
+            component_ids=batch.op_graphs,
+            num_components=batch.num_graphs,
+            node_mask=batch.op_mask,
+            training=training,
+        )
+
+    def _project_settings(self, batch: Batch) -> tf.Tensor:
+        """Layout: [s, k, dim], what each slot is set to. Tile: [G, k, dim], all bounds of a candidate together."""
+        projected = self.setting_projection(self.setting_encoder(batch.settings))
+        if self.kind == "layout":
+            return tf.gather(projected, batch.codes)
+        roles = tf.minimum(batch.slot_roles, NUM_TILE_SLOTS - 1)
+        table = tf.reshape(projected, [-1, self.config.hidden_dim])  # [v * roles, dim]
+        chosen = tf.gather(table, batch.codes * NUM_TILE_SLOTS + roles[:, tf.newaxis])
+        return tf.math.unsorted_segment_sum(chosen, batch.slot_graphs, batch.num_graphs)
+
+    def _place_choices(self, batch: Batch, choices: tf.Tensor) -> tf.Tensor:
+        """[n, k, dim]: the choices at their ops, 0 at ops that no slot decides."""
+        if self.kind == "layout":
+            return tf.math.unsorted_segment_sum(choices, batch.slot_ops, batch.edges.num_nodes)
+        return tf.gather(choices, batch.op_graphs)
+
+    def _read_out(self, batch: Batch, states: tf.Tensor) -> tf.Tensor:
+        """[n, k, dim] -> [G, k, dim]."""
+        if self.config.readout == "configurable" and self.kind == "layout":
+            states = tf.gather(states, batch.slot_ops)
+            return pool(states, batch.slot_graphs, batch.slot_mask, batch.num_graphs, "sum")
+        how = "mean" if self.config.readout == "mean" else "sum"
+        return pool(states, batch.op_graphs, batch.op_mask, batch.num_graphs, how)
+
+    def _fuse(self, batch: Batch, encoded: tf.Tensor, choices: tf.Tensor, training: bool | None) -> tf.Tensor:
+        """[n, dim] states and the choices -> [G, k, dim]."""
+        if self.kind == "layout":
+            slots, graphs, mask = tf.gather(encoded, batch.slot_ops), batch.slot_graphs, batch.slot_mask
+        else:
+            slots, graphs, mask = encoded, batch.op_graphs, batch.op_mask
+            choices = tf.gather(choices, batch.op_graphs)
+        how = "mean" if self.config.readout == "mean" else "sum"
+        states = self.fusion(slots, choices, graphs, mask, batch.num_graphs, training=training)
+        return pool(states, graphs, mask, batch.num_graphs, how)

@@ -1,0 +1,50 @@
+"""Trunks by config: the graph encoder that a ModelConfig names."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tpugraphs_polynormer.config import ModelConfig
+from tpugraphs_polynormer.models.baselines import GAT, GCN, MLP, GraphSAGE
+from tpugraphs_polynormer.models.polynormer import Polynormer
+
+
+def build_trunk(config: ModelConfig) -> tf.keras.layers.Layer:
+    """States [num_nodes, (candidates,) dim] -> [num_nodes, (candidates,) hidden_dim]."""
+    if config.trunk in ("polynormer", "polynormer-local"):
+        return _build_polynormer(config)
+    shared = {
+        "hidden_dim": config.hidden_dim,
+        "num_layers": config.num_local_layers,
+        "dropout_rate": config.dropout_rate,
+        "formulation": config.formulation,
+        "name": "trunk",
+    }
+    if config.trunk == "gat":
+        return GAT(num_heads=config.num_heads, **shared)
+    return {"gcn": GCN, "graphsage": GraphSAGE, "mlp": MLP}[config.trunk](**shared)
+
+
+def _build_polynormer(config: ModelConfig) -> Polynormer:
+    is_local = config.trunk == "polynormer-local"
+    is_large = config.parametrization == "large"
+    return Polynormer(
+        num_heads=config.num_heads,
+        head_dim=config.hidden_dim // config.num_heads,
+        num_local_layers=config.num_local_layers,
+        num_global_layers=0 if is_local else config.num_global_layers,
+        attention="local" if is_local else config.scheme,
+        conv=config.local_kind,
+        beta=config.beta,
+        learn_beta=not is_large,
+        pre_norm=config.pre_layer_norm,
+        post_norm=config.post_batch_norm,
+        relu=config.relu,
+        share_query_key=config.shared_query_key,
+        version=1 if config.equivariance == "v1" else 2,
+        dropout_rate=config.dropout_rate,
+        global_dropout_rate=config.global_dropout_rate,
+        formulation=config.formulation,
+        recompute=config.recompute,
+        name="trunk",
+    )

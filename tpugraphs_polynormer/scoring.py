@@ -1,0 +1,67 @@
+"""Scores of all candidates of a graph, block by block: the forward path of validation and prediction."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from tpugraphs_polynormer.config import ModelConfig
+from tpugraphs_polynormer.data.input_pipeline import iterate_blocks
+from tpugraphs_polynormer.data.store import Collection, Split
+from tpugraphs_polynormer.metrics import GraphAccumulator
+from tpugraphs_polynormer.models.batches import read_batch
+from tpugraphs_polynormer.models.ranking import RankingModel
+
+# Floats of per-candidate state held at once: bounds memory whatever the graph's size.
+_BLOCK_FLOATS = 16_000_000
+
+
+class Scorer:
+    """Scores candidates with a model; what no candidate can change is computed once per graph."""
+
+    def __init__(
+        self, model: RankingModel, collection: Collection, *, candidates_per_group: int, seed: int = 0
+    ) -> None:
+        self._model, self._collection, self._seed = model, collection, seed
+        self._group = candidates_per_group
+        self._encode = tf.function(lambda batch: model.encode(batch, training=False), reduce_retracing=True)
+        self._score = tf.function(
+            lambda batch, encoded: model.score(batch, encoded, training=False), reduce_retracing=True
+        )
+
+    def score_graph(self, split: Split, number: int, candidates: np.ndarray | None = None) -> np.ndarray:
+        """[c] float64 scores of all candidates of a graph, or of the [c] named ones; lower is faster."""
+        entry = split.graphs[number]
+        if candidates is None:
+            candidates = np.arange(entry.num_candidates)
+        config = self._model.config
+        if not config.cross_candidates:
+            block = block_size(config, entry.num_nodes, entry.num_slots, len(candidates))
+            return self._score_in_order(split, number, candidates, block)
+        return self._score_in_groups(split, number, candidates, config)
+
+    def _score_in_groups(self, split: Split, number: int, candidates: np.ndarray, config: ModelConfig) -> np.ndarray:
+        """Candidates see each other, so who stands beside whom matters: the mean over random groupings."""
+        total = np.zeros(len(candidates))
+        for grouping in range(config.num_groupings):
+            order = np.random.default_rng((self._seed, grouping)).permutation(len(candidates))
+            total[order] += self._score_in_order(split, number, candidates[order], self._group)
+        return total / config.num_groupings
+
+    def _score_in_order(self, split: Split, number: int, candidates: np.ndarray, block: int) -> np.ndarray:
+        results = GraphAccumulator(len(candidates), graph=split.graphs[number].name)
+        encoded = None
+        for part in iterate_blocks(self._collection, split, number, block, candidates):
+            batch = read_batch(part.graph)
+            if encoded is None:
+                encoded = self._encode(batch)
+            scores = self._score(batch, encoded)[0].numpy()
+            results.add(np.arange(part.start, part.stop), scores[: part.stop - part.start])
+        return results.result()
+
+
+def block_size(config: ModelConfig, num_nodes: int, num_slots: int, num_candidates: int) -> int:
+    """How many candidates to score at once: a power of two, so that few shapes are traced."""
+    rows = num_nodes if config.fusion == "early" else max(num_slots, 1)
+    fitting = min(1024, max(16, _BLOCK_FLOATS // (rows * config.hidden_dim)))
+    return min(1 << fitting.bit_length() - 1, 1 << (num_candidates - 1).bit_length())

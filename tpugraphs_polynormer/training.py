@@ -1,0 +1,268 @@
+"""Training a ranking model: Keras fit under any strategy, validated, checkpointed, resumable to the same weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_gnn as tfgnn
+
+from tpugraphs_polynormer.checkpoints import Checkpoints, RunDirectory, RunError
+from tpugraphs_polynormer.config import Config
+from tpugraphs_polynormer.data.input_pipeline import Shard, make_training_dataset
+from tpugraphs_polynormer.distribution import is_chief
+from tpugraphs_polynormer.evaluation import choose_candidates, evaluate_split, read_indices
+from tpugraphs_polynormer.metrics import summarize, summarize_seeds
+from tpugraphs_polynormer.models.polynormer import Polynormer
+from tpugraphs_polynormer.settings import ConfigError
+from tpugraphs_polynormer.tasks import RankingTask, build_optimizer, build_ranking_task, open_collection
+
+RESULT_NAME = "result.json"
+_logger = logging.getLogger(__name__)
+
+
+def train(
+    config: Config,
+    data_dir: Path | str,
+    run_dir: Path | str,
+    *,
+    strategy: tf.distribute.Strategy,
+    indices_dir: Path | str | None = None,
+) -> dict[str, Any]:
+    """Trains (or goes on training) the config's model; returns and writes result.json: best epoch and its metrics."""
+    if config.task != "ranking":
+        raise ConfigError(f"task: found {config.task}, expected ranking; use `tpugraphs benchmark` for the other")
+    run = RunDirectory.start(run_dir, config)
+    if (run.path / RESULT_NAME).exists():
+        _logger.info("%s: already trained", run.path)
+        return run.read_json(RESULT_NAME)
+    tf.keras.utils.set_random_seed(config.seed)
+    collection = open_collection(config, data_dir)
+    with strategy.scope():
+        task = build_ranking_task(config, collection)
+        learner = Learner(task, strategy.num_replicas_in_sync)
+        learner.compile(
+            optimizer=build_optimizer(config.training),
+            jit_compile=config.training.compile,
+            steps_per_execution=min(config.training.steps_per_execution, config.training.steps_per_epoch),
+        )
+        _create_variables(learner, task)
+    session = _Session(run, task, learner, strategy, indices_dir)
+    session.run()
+    return session.finish()
+
+
+def train_seeds(
+    config: Config, seeds: list[int], data_dir: Path | str, run_dir: Path | str, **arguments: Any
+) -> dict[str, Any]:
+    """One run per seed in `<run_dir>/seed-<n>`; their mean and spread."""
+    results = [
+        train(dataclasses.replace(config, seed=seed), data_dir, Path(run_dir) / f"seed-{seed}", **arguments)
+        for seed in seeds
+    ]
+    summary = {"seeds": seeds, "summary": summarize_seeds([result["valid"] for result in results])}
+    RunDirectory(Path(run_dir), config).write_json("seeds.json", summary)
+    return summary
+
+
+class Learner(tf.keras.Model):
+    """The training step: one gradient of the mean ranking loss over the graphs of all replicas."""
+
+    def __init__(self, task: RankingTask, num_replicas: int) -> None:
+        super().__init__(name="learner")
+        self.ranker = task.model
+        self._loss = task.loss
+        self._num_graphs = task.config.data.graphs_per_batch * num_replicas
+        training = task.config.training
+        self._l2 = training.weight_decay if training.optimizer == "adam" else 0.0
+        self.bad_step = self.add_weight(
+            "bad_step",
+            shape=[],
+            dtype=tf.int64,
+            trainable=False,
+            initializer=tf.keras.initializers.Constant(-1),
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+        self._mean_loss = tf.keras.metrics.Mean(name="loss")
+
+    def call(self, graph: tfgnn.GraphTensor, training: bool | None = None) -> tf.Tensor:
+        """Scores [G, k]."""
+        return self.ranker(graph, training=training)
+
+    def train_step(self, graph: tfgnn.GraphTensor) -> dict[str, tf.Tensor]:
+        """Each replica's loss is its share of the mean, so that summed gradients are those of the whole batch."""
+        with tf.GradientTape() as tape:
+            scores = self.ranker(graph, training=True)
+            costs, mask = graph.context["costs"], graph.context["candidate_mask"]
+            loss = tf.reduce_sum(self._loss(costs, scores, mask)) / self._num_graphs
+        variables = self.ranker.trainable_variables
+        gradients = [
+            (tf.convert_to_tensor(gradient) + self._l2 * variable, variable)
+            for gradient, variable in zip(tape.gradient(loss, variables), variables, strict=True)
+            if gradient is not None  # the other phase's variables rest
+        ]
+        self.optimizer.apply_gradients(gradients)
+        replica = tf.distribute.get_replica_context()
+        total = replica.all_reduce(tf.distribute.ReduceOp.SUM, loss) if replica.num_replicas_in_sync > 1 else loss
+        is_first_bad = (self.bad_step < 0) & ~tf.math.is_finite(total)
+        self.bad_step.assign(tf.where(is_first_bad, self.optimizer.iterations - 1, self.bad_step))
+        self._mean_loss.update_state(total)
+        return {"loss": self._mean_loss.result()}
+
+
+def _create_variables(learner: Learner, task: RankingTask) -> None:
+    """One forward pass on a small batch, so that checkpoints and the optimizer know every variable from the start."""
+    data = dataclasses.replace(task.config.data, graphs_per_batch=1, candidates_per_graph=2, static_shapes=False)
+    graph = next(iter(make_training_dataset(task.collection, data, seed=0)))
+    learner(graph, training=False)
+    learner.optimizer.build(learner.ranker.trainable_variables)
+
+
+class _Session:
+    """One process's part in a run: where it resumes, what happens after each epoch, when it stops."""
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        task: RankingTask,
+        learner: Learner,
+        strategy: tf.distribute.Strategy,
+        indices_dir: Path | str | None,
+    ) -> None:
+        self._run, self._task, self._learner, self._strategy = run, task, learner, strategy
+        self._config = task.config.training
+        self._writes = is_chief(strategy)
+        state = {"model": task.model, "optimizer": learner.optimizer}
+        self._latest = Checkpoints(run, "latest", writes=self._writes, **state)
+        self._best = Checkpoints(run, "best", writes=self._writes, model=task.model)
+        self._valid = task.collection.split("valid")
+        self._scorer = task.make_scorer()
+        name = task.config.data.collection
+        indices = read_indices(indices_dir, name) if indices_dir else None
+        self._candidates = choose_candidates(
+            self._valid, most=self._config.validation_candidates, seed=0, indices=indices
+        )
+        self._total_epochs = self._config.local_epochs + self._config.epochs
+
+    def run(self) -> None:
+        """Trains from the latest checkpoint to the last epoch, or until patience ends; phase by phase."""
+        start = self._latest.restore() if self._latest.exists else 0
+        if self._writes:
+            self._run.keep_metrics(start)
+        while start < self._total_epochs and not self._is_exhausted():
+            phase = self._enter_phase(start)
+            end = self._config.local_epochs if phase == "local" else self._total_epochs
+            dataset = self._make_dataset(start * self._config.steps_per_epoch)
+            callback = _AfterEpoch(self)
+            self._learner.make_train_function(force=True)  # the phase is read when the step is traced
+            self._learner.fit(
+                dataset,
+                initial_epoch=start,
+                epochs=end,
+                steps_per_epoch=self._config.steps_per_epoch,
+                callbacks=[callback],
+                verbose=0,
+            )
+            start = callback.next_epoch
+
+    def finish(self) -> dict[str, Any]:
+        """Writes result.json: the best epoch's validation metrics."""
+        records = self._phase_records(self._run.read_metrics())
+        best = max(records, key=_selection)
+        result = {"best_epoch": best["epoch"], "epochs": len(self._run.read_metrics()), "valid": best["valid"]}
+        if self._writes:
+            self._run.write_json(RESULT_NAME, result)
+        return result
+
+    def _make_dataset(self, start_step: int) -> tf.data.Dataset:
+        def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            return make_training_dataset(
+                self._task.collection,
+                self._task.config.data,
+                seed=self._task.config.seed,
+                start_step=start_step,
+                shard=Shard.from_context(context),
+            )
+
+        return self._strategy.distribute_datasets_from_function(make)
+
+    def _enter_phase(self, epoch: int) -> str:
+        """Sets the trunk's phase; the global one starts from the best weights of the local warm-up."""
+        trunk = self._task.model.trunk
+        phase = "local" if epoch < self._config.local_epochs else "global"
+        if isinstance(trunk, Polynormer) and trunk.global_layers:
+            if phase == "global" and epoch == self._config.local_epochs and epoch:
+                self._best.restore()
+            trunk.phase = phase
+        self._scorer = self._task.make_scorer()
+        return phase
+
+    def _phase_records(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The records of the phase that counts: the last one begun."""
+        local = self._config.local_epochs
+        return records[local:] if len(records) > local else records
+
+    def _is_exhausted(self) -> bool:
+        records = self._phase_records(self._run.read_metrics())
+        if not self._config.patience or len(records) <= self._config.patience:
+            return False
+        best = max(range(len(records)), key=lambda place: _selection(records[place]))
+        return len(records) - 1 - best >= self._config.patience
+
+    def after_epoch(self, epoch: int, loss: float, seconds: float) -> bool:
+        """Validates, logs, saves; True when training should stop. After a non-finite loss nothing is saved."""
+        bad_step = int(self._learner.bad_step.numpy())
+        if bad_step >= 0:
+            raise RunError(
+                f"{self._run.path}: the loss became non-finite at step {bad_step}; the last good checkpoint is kept. "
+                "Lower training.learning_rate or training.clip_norm, in a new run directory"
+            )
+        name = self._task.config.data.collection
+        valid = summarize(evaluate_split(self._scorer, self._valid, collection=name, candidates=self._candidates))
+        record = {"epoch": epoch, "loss": loss, "seconds": round(seconds, 3), "valid": valid}
+        records = self._phase_records(self._run.read_metrics())
+        starts_phase = epoch == self._config.local_epochs
+        is_best = starts_phase or not records or _selection(record) > max(map(_selection, records))
+        if is_best:
+            self._best.save(epoch + 1)
+        if self._writes:
+            self._run.append_metrics(record)
+        self._latest.save(epoch + 1)
+        _logger.info("epoch %d: loss %.4f, %s", epoch, loss, _format(valid["overall"]))
+        return self._is_exhausted()
+
+
+class _AfterEpoch(tf.keras.callbacks.Callback):
+    """Hands the end of each epoch to the session."""
+
+    def __init__(self, session: _Session) -> None:
+        super().__init__()
+        self._session = session
+        self._started = time.monotonic()
+        self.next_epoch = 0
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Starts the clock."""
+        self._started = time.monotonic()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
+        """Validates, logs, saves, and stops when told."""
+        self.next_epoch = epoch + 1
+        if self._session.after_epoch(epoch, float(logs["loss"]), time.monotonic() - self._started):
+            self.model.stop_training = True
+
+
+def _selection(record: dict[str, Any]) -> float:
+    """What the best epoch is chosen by: the contest's score on the validation graphs."""
+    value = record["valid"]["overall"]["score"]
+    return -math.inf if value is None or np.isnan(value) else value
+
+
+def _format(metrics: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items() if isinstance(value, float))

@@ -23,6 +23,7 @@ setup(
         "tensorflow-gnn>=1.0.3,<1.1",
         "apache-beam[tfrecord]>=2.77,<2.78",
         "google-crc32c>=1.5,<2",  # without it Beam computes TFRecord checksums in Python
+        "protobuf>=5,<7",
         "numpy>=2.0,<2.5",
         "pandas>=2.2,<3.2",
         "scipy>=1.13,<1.18",
@@ -39,7 +40,7 @@ setup(
             "psutil>=5.9,<8",
         ],
         "dask": ["apache-beam[dask]>=2.77,<2.78"],
-        "jax": ["jax>=0.8,<0.11"],
+        "jax": ["jax>=0.8,<0.11", "flatbuffers>=24,<26"],
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],
         "tpu": ["tensorflow-tpu>=2.20,<2.21", "libtpu<0.0.44"],
     },

@@ -68,7 +68,10 @@ def _show_progress(count_done: Callable[[], int], total: int) -> Iterator[None]:
 
 def _refuse_unknown(arguments: Sequence[str]) -> None:
     if any("dask" in argument.lower() for argument in arguments):
-        importlib.import_module("apache_beam.runners.dask.dask_runner")  # its options exist only once imported
+        try:
+            importlib.import_module("apache_beam.runners.dask.dask_runner")  # its options exist only once imported
+        except ImportError as fault:
+            raise UserError(f"--runner: Dask is not installed ({fault}); install tpugraphs-polynormer[dask]") from None
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
     for options in {PipelineOptions, *_subclasses(PipelineOptions)}:
         options._add_argparse_args(parser)

@@ -94,6 +94,25 @@ class RunDirectory:
         return json.loads(path.read_text())
 
 
+class EventLog:
+    """TensorBoard's view of a run, `<run>/tensorboard`: the loss and the validation metrics of each epoch."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._writer = tf.summary.create_file_writer(str(run.path / "tensorboard"))
+        # What tf.summary.scalar writes; that function itself needs TensorBoard installed.
+        self._metadata = tf.compat.v1.SummaryMetadata(data_class=1)
+        self._metadata.plugin_data.plugin_name = "scalars"
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Writes the numbers of one record of metrics.jsonl."""
+        metrics = record["valid"]["overall"].items()
+        values = {"loss": record["loss"]} | {f"valid/{name}": value for name, value in metrics if value is not None}
+        with self._writer.as_default(step=record["epoch"]):
+            for name, value in values.items():
+                tf.summary.write(name, tf.constant(value, tf.float32), metadata=self._metadata)
+        self._writer.flush()
+
+
 class Checkpoints:
     """The latest or the best state of some trackables (model, optimizer, counters) in a folder of a run.
 
@@ -122,7 +141,13 @@ class Checkpoints:
         path = tf.train.latest_checkpoint(str(self._folder))
         if path is None:
             raise RunError(f"{self._folder}: no checkpoint; train first")
-        self._checkpoint.restore(path).assert_existing_objects_matched()
+        try:
+            self._checkpoint.restore(path).assert_existing_objects_matched()
+        except (tf.errors.OpError, AssertionError, ValueError) as fault:
+            reason = (str(fault).strip() or repr(fault)).splitlines()[0]
+            raise RunError(
+                f"{path}: not a checkpoint of this model ({reason:.200}); train again, in a new run directory"
+            ) from fault
         return int(path.rsplit("-", 1)[1])
 
 

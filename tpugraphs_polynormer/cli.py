@@ -17,7 +17,7 @@ from tpugraphs_polynormer.startup import import_tensorflow
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one stage; bad input is one line on stderr and exit code 2, never a traceback."""
-    parser = _build_parser()
+    parser = build_parser()
     args, args.beam_arguments = parser.parse_known_args(argv)
     if args.beam_arguments and not args.takes_beam_arguments:
         parser.error(f"unrecognized arguments: {' '.join(args.beam_arguments)}")
@@ -36,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _build_parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of every stage."""
     parser = argparse.ArgumentParser(
         prog="tpugraphs", description="Predict which compiler choices make a program fast (TpuGraphs, Polynormer)."
     )
@@ -53,6 +54,13 @@ def _build_parser() -> argparse.ArgumentParser:
     _add_train(stages)
     _add_benchmark(stages)
     _add_experiment(stages)
+    _add_rank(stages)
+    _add_evaluate(stages)
+    _add_predict(stages)
+    _add_submit(stages)
+    _add_report(stages)
+    _add_export(stages)
+    _add_demo(stages)
     return parser
 
 
@@ -63,6 +71,8 @@ def _add_config(stages: argparse._SubParsersAction) -> None:
     show.add_argument("file", nargs="?", type=Path, help="YAML file (default: the built-in defaults)")
     _add_overrides(show)
     show.set_defaults(run=_run_config_show)
+    docs = actions.add_parser("docs", help="print docs/config.md: every field, its default and meaning")
+    docs.set_defaults(run=_run_config_docs)
 
 
 def _add_overrides(parser: argparse.ArgumentParser) -> None:
@@ -78,10 +88,16 @@ def _run_config_show(args: argparse.Namespace) -> None:
     print(describe_config(load_config(args.file, args.overrides)))
 
 
+def _run_config_docs(args: argparse.Namespace) -> None:
+    from tpugraphs_polynormer.config import document_config
+
+    print(document_config(), end="")
+
+
 def _add_simulate(stages: argparse._SubParsersAction) -> None:
     simulate = stages.add_parser("simulate", help="write the five collections from the simulated TPU")
     simulate.add_argument("--out", type=Path, required=True, help="folder for npz/ and truth/")
-    simulate.add_argument("--scale", choices=("tiny", "small", "full"), default="tiny")
+    simulate.add_argument("--scale", choices=("tiny", "demo", "small", "full"), default="tiny")
     simulate.add_argument("--seed", type=int, default=0)
     simulate.set_defaults(run=_run_simulate)
 
@@ -261,6 +277,180 @@ def _run_experiment(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.experiments import run_experiment
 
     print(run_experiment(args.name, args.out, args.data))
+
+
+def _add_runs(parser: argparse.ArgumentParser, many: str) -> None:
+    parser.add_argument("--run-dir", type=Path, nargs="+", required=True, metavar="DIR", dest="run_dirs", help=many)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the preprocessed datasets")
+
+
+def _add_evaluate(stages: argparse._SubParsersAction) -> None:
+    evaluate = stages.add_parser("evaluate", help="metrics of trained runs, graph by graph")
+    _add_runs(evaluate, "run directories, or folders of runs by seed; each is evaluated alone")
+    evaluate.add_argument("--split", default="valid", choices=("train", "valid", "test"))
+    evaluate.add_argument("--indices", type=Path, help="folder of the official validation index files")
+    evaluate.add_argument("--output", type=Path, help="folder for the csv and JSON files (default: the run directory)")
+    evaluate.set_defaults(run=_run_evaluate)
+
+
+def _run_evaluate(args: argparse.Namespace) -> None:
+    import_tensorflow()
+    from tpugraphs_polynormer.run_evaluation import evaluate_runs, format_evaluations
+
+    results = evaluate_runs(args.run_dirs, args.data, split=args.split, indices_dir=args.indices, output=args.output)
+    print(format_evaluations(results))
+
+
+def _add_predict(stages: argparse._SubParsersAction) -> None:
+    predict = stages.add_parser(
+        "predict",
+        help="rank the candidates of every test graph; rerun to go on",
+        epilog="All other options are Beam's, such as --runner, and imply --beam.",
+        allow_abbrev=False,
+    )
+    _add_runs(predict, "run directories, or folders of runs by seed; those of one collection are averaged")
+    predict.add_argument("--output", type=Path, required=True, help="folder for the predictions")
+    predict.add_argument("--split", default="test", choices=("valid", "test"))
+    predict.add_argument("--average", default="rank", choices=("rank", "score"), help="how an ensemble is averaged")
+    predict.add_argument("--beam", action="store_true", help="score in a Beam job (default runner: all cores)")
+    predict.set_defaults(run=_run_predict, takes_beam_arguments=True)
+
+
+def _run_predict(args: argparse.Namespace) -> None:
+    import_tensorflow()
+    from tpugraphs_polynormer.prediction import plan_predictions, predict
+
+    plan = plan_predictions(args.run_dirs, args.data, args.output, split=args.split, average=args.average)
+    if args.beam or args.beam_arguments:
+        from pipelines.score import run
+
+        count = run(plan, args.beam_arguments)
+    else:
+        count = predict(plan)
+    print(f"{args.output}: {len(plan.tasks):,} graphs, {count:,} predicted now")
+
+
+def _add_submit(stages: argparse._SubParsersAction) -> None:
+    submit = stages.add_parser("submit", help="write, check or score a contest csv")
+    submit.add_argument("--data", type=Path, required=True, help="folder that holds npz/ (not the preprocessed one)")
+    submit.add_argument("--predictions", type=Path, help="folder that `tpugraphs predict` wrote")
+    submit.add_argument("--output", type=Path, default=Path("submission.csv"), help="with --predictions")
+    submit.add_argument("--check", type=Path, metavar="FILE", help="validate this file instead of writing one")
+    submit.add_argument("--score", type=Path, metavar="TRUTH_DIR", help="hidden runtimes, if known: print the score")
+    submit.set_defaults(run=_run_submit)
+
+
+def _run_submit(args: argparse.Namespace) -> None:
+    from tpugraphs_polynormer.submission import (
+        SubmissionError,
+        check_submission,
+        expected_rows,
+        read_rankings,
+        score_submission,
+        write_submission,
+    )
+    from tpugraphs_polynormer.tables import format_number, format_table
+
+    if (args.check is None) == (args.predictions is None):
+        raise UserError("give either --predictions to write a submission, or --check to validate one")
+    rows = expected_rows(args.data)
+    path = args.check or args.output
+    if args.predictions:
+        write_submission(path, read_rankings(args.predictions), rows)
+    else:
+        violations = check_submission(path, rows)
+        if violations:
+            raise SubmissionError("\n  ".join([f"{path}: not a valid submission", *map(str, violations)]))
+    print(f"{path}: {len(rows):,} rows, valid")
+    if args.score:
+        scores = score_submission(path, args.score, rows)
+        print(format_table(["collection", "score"], [[name, format_number(value)] for name, value in scores.items()]))
+
+
+def _add_report(stages: argparse._SubParsersAction) -> None:
+    report = stages.add_parser("report", help="one self-contained HTML page about trained runs")
+    _add_runs(report, "run directories, or folders of runs by seed; several of one collection are compared")
+    report.add_argument("--output", type=Path, default=Path("report.html"))
+    report.add_argument("--split", default="valid", choices=("train", "valid"))
+    report.add_argument("--candidates", type=int, default=1000, help="at most so many of each graph; 0 all")
+    report.add_argument("--heatmap", metavar="GRAPH", help="graph whose attention is drawn (default: a small one)")
+    report.add_argument("--title", default="TpuGraphs ranking report")
+    report.add_argument("--note", default="", help='a line below the title, such as "simulated data"')
+    report.set_defaults(run=_run_report)
+
+
+def _run_report(args: argparse.Namespace) -> None:
+    import_tensorflow()
+    from tpugraphs_polynormer.report import write_report
+
+    print(
+        write_report(
+            args.run_dirs,
+            args.data,
+            args.output,
+            split=args.split,
+            most=args.candidates,
+            heatmap_graph=args.heatmap,
+            title=args.title,
+            note=args.note,
+        )
+    )
+
+
+def _add_export(stages: argparse._SubParsersAction) -> None:
+    export = stages.add_parser("export", help="write a SavedModel that TF Serving can load")
+    export.add_argument("--run-dir", type=Path, required=True)
+    export.add_argument("--data", type=Path, required=True, help="folder of the preprocessed datasets")
+    export.add_argument("--output", type=Path, required=True, help="folder of the SavedModel, such as models/ranker/1")
+    export.set_defaults(run=_run_export)
+
+
+def _run_export(args: argparse.Namespace) -> None:
+    import_tensorflow()
+    from tpugraphs_polynormer.export import export_ranker
+
+    print(export_ranker(args.run_dir, args.data, args.output))
+
+
+def _add_demo(stages: argparse._SubParsersAction) -> None:
+    demo = stages.add_parser("demo", help="everything from simulated data to a scored submission and a page")
+    demo.add_argument("--out", type=Path, default=Path("demo"))
+    demo.add_argument("--seed", type=int, default=0)
+    demo.set_defaults(run=_run_demo)
+
+
+def _run_demo(args: argparse.Namespace) -> None:
+    from tpugraphs_polynormer.demo import run_demo
+
+    print(run_demo(args.out, args.seed))
+
+
+def _add_rank(stages: argparse._SubParsersAction) -> None:
+    rank = stages.add_parser("rank", help="rank layout candidates of your own program (HLO protobuf)")
+    rank.add_argument("program", type=Path, help="serialized HloProto or HloModuleProto, such as program.hlo.pb")
+    rank.add_argument("--run-dir", type=Path, required=True, help="a run trained on a layout collection")
+    rank.add_argument("--candidates", type=int, default=1000, help="how many to draw and score")
+    rank.add_argument("--mode", choices=("default", "random", "consistent"), default="default", help="how to draw")
+    rank.add_argument("--seed", type=int, default=0)
+    rank.add_argument("--top", type=int, default=5, help="how many of the best to print")
+    rank.add_argument("--output", type=Path, help="also write candidates, scores and ranking to this npz file")
+    rank.set_defaults(run=_run_rank)
+
+
+def _run_rank(args: argparse.Namespace) -> None:
+    from tpugraphs_polynormer.hlo.featurize import read_program
+
+    module = read_program(args.program)
+    import_tensorflow()
+    from tpugraphs_polynormer.data.npz import write_npz
+    from tpugraphs_polynormer.program_ranking import rank_program
+
+    ranking = rank_program(args.run_dir, module, num_candidates=args.candidates, seed=args.seed, mode=args.mode)
+    logging.getLogger("tpugraphs_polynormer").warning("%s", ranking.novelty)
+    print(ranking.describe(args.top))
+    if args.output:
+        arrays = {"node_config_feat": ranking.candidates, "scores": ranking.scores, "ranking": ranking.order}
+        write_npz(args.output, arrays)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tpugraphs_polynormer.catalog import BENCHMARKS, COLLECTIONS
-from tpugraphs_polynormer.settings import ConfigError, read_config, section, setting
+from tpugraphs_polynormer.settings import ConfigError, document_settings, read_config, section, setting
 
 
 @dataclass(frozen=True)
@@ -137,3 +137,15 @@ class Config:
 def load_config(path: Path | str | None, overrides: Sequence[str] = ()) -> Config:
     """The defaults, changed by a YAML file, then by "a.b=c" overrides."""
     return read_config(Config, path, overrides)
+
+
+def document_config() -> str:
+    """docs/config.md."""
+    return f"""# Every setting
+
+Made by `tpugraphs config docs > docs/config.md` from the dataclasses in `tpugraphs_polynormer/config.py`. A YAML file
+holds only what differs from these defaults; `--set model.hidden_dim=128` changes one field on the command line;
+`tpugraphs config show FILE` prints the resolved config.
+
+{document_settings(Config)}
+"""

@@ -8,6 +8,7 @@ import os
 import tensorflow as tf
 
 from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.startup import divert_stderr
 
 STRATEGIES = ("auto", "cpu", "gpu", "tpu", "multiworker")
 
@@ -25,7 +26,8 @@ def make_strategy(name: str, *, tpu: str = "local", num_devices: int = 0) -> tf.
         return _make_multiworker()
     if name == "tpu":
         return _make_tpu(tpu)
-    gpus = tf.config.list_physical_devices("GPU")
+    with divert_stderr():  # a machine without a GPU driver is no error
+        gpus = tf.config.list_physical_devices("GPU")
     if name == "gpu" and not gpus:
         raise UserError("--strategy gpu: TensorFlow sees no GPU here; install the gpu extra, or use --strategy cpu")
     if name == "gpu" or (name == "auto" and gpus):
@@ -39,7 +41,16 @@ def make_strategy(name: str, *, tpu: str = "local", num_devices: int = 0) -> tf.
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
     """Whether this process writes the run's files: the only worker, or worker 0 of several."""
     resolver = strategy.cluster_resolver
-    return resolver is None or resolver.task_type in (None, "", "chief") or resolver.task_id in (None, 0)
+    if resolver is None or resolver.task_type in (None, "", "chief"):
+        return True
+    # A cluster with a chief has a worker 0 besides it.
+    return resolver.task_id in (None, 0) and "chief" not in resolver.cluster_spec().jobs
+
+
+def wait_for_workers(strategy: tf.distribute.Strategy) -> None:
+    """Returns once every worker has come here: what worker 0 wrote before, the others can read after."""
+    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(lambda: tf.ones([])), axis=None)
 
 
 def _mirror(kind: str, count: int) -> tf.distribute.Strategy:

@@ -19,17 +19,24 @@ from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.metrics import GraphMetrics, graph_metrics
 from tpugraphs_polynormer.scoring import Scorer
 
+_INDEX_FORMAT = "JSON of graph name -> list of candidate numbers"
+
 
 def read_indices(folder: Path | str, collection: str) -> dict[str, np.ndarray]:
     """The official candidate numbers per validation graph: `<folder>/<source>_<search>.json`, {graph: [numbers]}."""
     path = Path(folder) / ("_".join(collection.split(":")[1:]) + ".json")
     try:
         content = json.loads(path.read_text())
-        return {str(name): np.array(numbers, np.int64) for name, numbers in content.items()}
-    except (OSError, ValueError, AttributeError, TypeError) as fault:
-        raise UserError(
-            f"{path}: not an index file ({fault}); expected JSON of graph name -> candidate numbers"
-        ) from None
+    except (OSError, ValueError) as fault:
+        raise UserError(f"{path}: not an index file ({fault}); expected {_INDEX_FORMAT}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: found a {type(content).__name__}, expected {_INDEX_FORMAT}")
+    for name, numbers in content.items():
+        if not isinstance(numbers, list) or not numbers or any(type(number) is not int for number in numbers):
+            raise UserError(f"{path}: {name}: found {numbers!r:.80}, expected a list of candidate numbers")
+        if min(numbers) < 0 or len(set(numbers)) < len(numbers):
+            raise UserError(f"{path}: {name}: a number is negative or there twice, expected each candidate once")
+    return {name: np.array(numbers, np.int64) for name, numbers in content.items()}
 
 
 def choose_candidates(
@@ -40,8 +47,11 @@ def choose_candidates(
     for number, entry in enumerate(split.graphs):
         if indices is not None and entry.name in indices:
             numbers = indices[entry.name]
-            if len(numbers) and not 0 <= numbers.min() <= numbers.max() < entry.num_candidates:
-                raise UserError(f"{entry.name}: indices up to {numbers.max()}, but {entry.num_candidates} candidates")
+            if numbers.max() >= entry.num_candidates:
+                raise UserError(
+                    f"{entry.name}: the index file names candidate {numbers.max()}, "
+                    f"expected 0..{entry.num_candidates - 1}; is it of another collection?"
+                )
         elif most and entry.num_candidates > most:
             numbers = np.sort(np.random.default_rng((seed, number)).choice(entry.num_candidates, most, replace=False))
         else:

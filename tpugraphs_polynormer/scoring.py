@@ -36,7 +36,9 @@ class Scorer:
             candidates = np.arange(entry.num_candidates)
         config = self._model.config
         if not config.cross_candidates:
-            block = block_size(config, entry.num_nodes, entry.num_slots, len(candidates))
+            # A tile's candidates meet every node, a layout's the configurable ones.
+            met = entry.num_slots if self._collection.manifest.kind == "layout" else entry.num_nodes
+            block = block_size(config, entry.num_nodes, met, len(candidates))
             return self._score_in_order(split, number, candidates, block)
         return self._score_in_groups(split, number, candidates, config)
 
@@ -60,8 +62,11 @@ class Scorer:
         return results.result()
 
 
-def block_size(config: ModelConfig, num_nodes: int, num_slots: int, num_candidates: int) -> int:
-    """How many candidates to score at once: a power of two, so that few shapes are traced."""
-    rows = num_nodes if config.fusion == "early" else max(num_slots, 1)
+def block_size(config: ModelConfig, num_nodes: int, num_met: int, num_candidates: int) -> int:
+    """How many candidates to score at once: a power of two, so that few shapes are traced.
+
+    `num_met` of the graph's nodes meet the candidates after the trunk (intermediate fusion), or all before it (early).
+    """
+    rows = num_nodes if config.fusion == "early" else max(num_met, 1)
     fitting = min(1024, max(16, _BLOCK_FLOATS // (rows * config.hidden_dim)))
     return min(1 << fitting.bit_length() - 1, 1 << (num_candidates - 1).bit_length())

@@ -85,6 +85,14 @@ def list_settings(cls: type, prefix: str = "") -> list[tuple[str, str, Any]]:
     return rows
 
 
+def document_settings(cls: type) -> str:
+    """A Markdown page of every field: name, default, meaning."""
+    rows = [
+        f"| `{name}` | `{_plain(default)}` | {text.replace('|', 'or')} |" for name, text, default in list_settings(cls)
+    ]
+    return "\n".join(["| field | default | meaning |", "|---|---|---|", *rows])
+
+
 def _describe(field: dataclasses.Field) -> str:
     choices = field.metadata.get("choices", ())
     return field.metadata["help"] + (f" ({' | '.join(map(str, choices))})" if choices else "")

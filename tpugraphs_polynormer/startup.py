@@ -33,8 +33,9 @@ def divert_stderr() -> Iterator[IO[str]]:
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow without its start-up lines, which no setting turns off."""
+    """Imports TensorFlow and looks for GPUs without its start-up lines, which no setting turns off."""
     if "tensorflow" not in sys.modules:
         with divert_stderr():
-            importlib.import_module("tensorflow")
+            tensorflow = importlib.import_module("tensorflow")
+            tensorflow.config.list_physical_devices("GPU")
             importlib.import_module("tensorflow_gnn")

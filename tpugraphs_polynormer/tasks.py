@@ -11,6 +11,7 @@ import tensorflow as tf
 from tpugraphs_polynormer.catalog import find_collection
 from tpugraphs_polynormer.config import Config, TrainingConfig
 from tpugraphs_polynormer.data.manifest import DatasetError, Manifest
+from tpugraphs_polynormer.data.statistics import FeatureStatistics
 from tpugraphs_polynormer.data.store import Collection
 from tpugraphs_polynormer.losses import build_loss
 from tpugraphs_polynormer.models.ranking import RankingModel
@@ -49,16 +50,30 @@ def build_ranking_task(config: Config, collection: Collection) -> RankingTask:
     return RankingTask(
         config=config,
         collection=collection,
-        model=build_ranking_model(config, collection.manifest),
+        model=build_ranking_model(config, DatasetFacts.of(collection.manifest)),
         loss=build_loss(asdict(config.loss)),
     )
 
 
-def build_ranking_model(config: Config, manifest: Manifest) -> RankingModel:
+@dataclass(frozen=True)
+class DatasetFacts:
+    """What a model must know of the data it was trained on; kept in the run directory, so that it can travel alone."""
+
+    collection: str
+    kind: str
+    statistics: FeatureStatistics
+
+    @staticmethod
+    def of(manifest: Manifest) -> DatasetFacts:
+        """The facts of a preprocessed collection."""
+        if manifest.statistics is None:
+            raise DatasetError(f"{manifest.collection}: no train split, so no feature statistics; preprocess it too")
+        return DatasetFacts(manifest.collection, manifest.kind, manifest.statistics)
+
+
+def build_ranking_model(config: Config, facts: DatasetFacts) -> RankingModel:
     """The model of a config, for a dataset's kind and statistics."""
-    if manifest.statistics is None:
-        raise DatasetError(f"{manifest.collection}: no train split, so no feature statistics; preprocess it too")
-    return RankingModel(kind=manifest.kind, config=config.model, statistics=manifest.statistics, name="ranking")
+    return RankingModel(kind=facts.kind, config=config.model, statistics=facts.statistics, name="ranking")
 
 
 def build_optimizer(config: TrainingConfig) -> tf.keras.optimizers.Optimizer:

@@ -12,18 +12,20 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
+from tqdm import tqdm
 
-from tpugraphs_polynormer.checkpoints import Checkpoints, RunDirectory, RunError
+from tpugraphs_polynormer.checkpoints import Checkpoints, EventLog, RunDirectory, RunError
 from tpugraphs_polynormer.config import Config
 from tpugraphs_polynormer.data.input_pipeline import Shard, make_training_dataset
-from tpugraphs_polynormer.distribution import is_chief
+from tpugraphs_polynormer.distribution import is_chief, wait_for_workers
 from tpugraphs_polynormer.evaluation import choose_candidates, evaluate_split, read_indices
-from tpugraphs_polynormer.metrics import summarize, summarize_seeds
+from tpugraphs_polynormer.metrics import MetricError, summarize, summarize_seeds
 from tpugraphs_polynormer.models.polynormer import Polynormer
 from tpugraphs_polynormer.settings import ConfigError
-from tpugraphs_polynormer.tasks import RankingTask, build_optimizer, build_ranking_task, open_collection
+from tpugraphs_polynormer.tasks import DatasetFacts, RankingTask, build_optimizer, build_ranking_task, open_collection
 
 RESULT_NAME = "result.json"
+FACTS_NAME = "dataset.json"
 _logger = logging.getLogger(__name__)
 
 
@@ -38,12 +40,18 @@ def train(
     """Trains (or goes on training) the config's model; returns and writes result.json: best epoch and its metrics."""
     if config.task != "ranking":
         raise ConfigError(f"task: found {config.task}, expected ranking; use `tpugraphs benchmark` for the other")
+    if not config.training.local_epochs + config.training.epochs:
+        raise ConfigError("training.epochs: found 0, and training.local_epochs too; expected at least one epoch")
+    if config.training.compile and strategy.num_replicas_in_sync > 1 and not _has_accelerators():
+        raise ConfigError("training.compile: XLA cannot join CPU devices; train on one, or set training.compile=false")
     run = RunDirectory.start(run_dir, config)
     if (run.path / RESULT_NAME).exists():
         _logger.info("%s: already trained", run.path)
         return run.read_json(RESULT_NAME)
     tf.keras.utils.set_random_seed(config.seed)
     collection = open_collection(config, data_dir)
+    if is_chief(strategy):
+        run.write_json(FACTS_NAME, dataclasses.asdict(DatasetFacts.of(collection.manifest)))
     with strategy.scope():
         task = build_ranking_task(config, collection)
         learner = Learner(task, strategy.num_replicas_in_sync)
@@ -141,6 +149,11 @@ class _Session:
         state = {"model": task.model, "optimizer": learner.optimizer}
         self._latest = Checkpoints(run, "latest", writes=self._writes, **state)
         self._best = Checkpoints(run, "best", writes=self._writes, model=task.model)
+        # Apart from `best`, which the global phase's first epoch replaces before that epoch counts as done.
+        self._best_local = Checkpoints(run, "best_local", writes=self._writes, model=task.model)
+        self._events = EventLog(run) if self._writes else None
+        # Each worker's own: all compute the same, and none waits for the file that one of them writes.
+        self._records: list[dict[str, Any]] = []
         self._valid = task.collection.split("valid")
         self._scorer = task.make_scorer()
         name = task.config.data.collection
@@ -153,13 +166,14 @@ class _Session:
     def run(self) -> None:
         """Trains from the latest checkpoint to the last epoch, or until patience ends; phase by phase."""
         start = self._latest.restore() if self._latest.exists else 0
+        self._records = self._run.read_metrics()[:start]
         if self._writes:
             self._run.keep_metrics(start)
         while start < self._total_epochs and not self._is_exhausted():
             phase = self._enter_phase(start)
             end = self._config.local_epochs if phase == "local" else self._total_epochs
             dataset = self._make_dataset(start * self._config.steps_per_epoch)
-            callback = _AfterEpoch(self)
+            callback = _AfterEpoch(self, self._config.steps_per_epoch, shows_progress=self._writes)
             self._learner.make_train_function(force=True)  # the phase is read when the step is traced
             self._learner.fit(
                 dataset,
@@ -173,9 +187,8 @@ class _Session:
 
     def finish(self) -> dict[str, Any]:
         """Writes result.json: the best epoch's validation metrics."""
-        records = self._phase_records(self._run.read_metrics())
-        best = max(records, key=_selection)
-        result = {"best_epoch": best["epoch"], "epochs": len(self._run.read_metrics()), "valid": best["valid"]}
+        best = max(self._phase_records(), key=_selection)
+        result = {"best_epoch": best["epoch"], "epochs": len(self._records), "valid": best["valid"]}
         if self._writes:
             self._run.write_json(RESULT_NAME, result)
         return result
@@ -198,19 +211,21 @@ class _Session:
         phase = "local" if epoch < self._config.local_epochs else "global"
         if isinstance(trunk, Polynormer) and trunk.global_layers:
             if phase == "global" and epoch == self._config.local_epochs and epoch:
-                self._best.restore()
+                wait_for_workers(self._strategy)
+                self._best_local.restore()
             trunk.phase = phase
         self._scorer = self._task.make_scorer()
         return phase
 
-    def _phase_records(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _phase_records(self) -> list[dict[str, Any]]:
         """The records of the phase that counts: the last one begun."""
         local = self._config.local_epochs
-        return records[local:] if len(records) > local else records
+        return self._records[local:] if len(self._records) > local else self._records
 
     def _is_exhausted(self) -> bool:
-        records = self._phase_records(self._run.read_metrics())
-        if not self._config.patience or len(records) <= self._config.patience:
+        """Whether patience has ended; the warm-up always runs its course."""
+        records = self._records[self._config.local_epochs :]
+        if not self._config.patience or not records:
             return False
         best = max(range(len(records)), key=lambda place: _selection(records[place]))
         return len(records) - 1 - best >= self._config.patience
@@ -221,41 +236,64 @@ class _Session:
         if bad_step >= 0:
             raise RunError(
                 f"{self._run.path}: the loss became non-finite at step {bad_step}; the last good checkpoint is kept. "
-                "Lower training.learning_rate or training.clip_norm, in a new run directory"
+                "Lower training.learning_rate, or clip with training.clip_norm, in a new run directory"
             )
-        name = self._task.config.data.collection
-        valid = summarize(evaluate_split(self._scorer, self._valid, collection=name, candidates=self._candidates))
+        valid = self._validate()
         record = {"epoch": epoch, "loss": loss, "seconds": round(seconds, 3), "valid": valid}
-        records = self._phase_records(self._run.read_metrics())
-        starts_phase = epoch == self._config.local_epochs
-        is_best = starts_phase or not records or _selection(record) > max(map(_selection, records))
-        if is_best:
+        starts_phase = epoch in (0, self._config.local_epochs)
+        if starts_phase or _selection(record) > max(map(_selection, self._phase_records())):
             self._best.save(epoch + 1)
+            if epoch < self._config.local_epochs:
+                self._best_local.save(epoch + 1)
+        self._records.append(record)
         if self._writes:
             self._run.append_metrics(record)
+            self._events.add(record)
         self._latest.save(epoch + 1)
         _logger.info("epoch %d: loss %.4f, %s", epoch, loss, _format(valid["overall"]))
         return self._is_exhausted()
 
+    def _validate(self) -> dict[str, dict]:
+        name = self._task.config.data.collection
+        try:
+            return summarize(evaluate_split(self._scorer, self._valid, collection=name, candidates=self._candidates))
+        except MetricError as fault:  # the epoch's last update can break the weights without a bad loss to show for it
+            step = int(self._learner.optimizer.iterations.numpy()) - 1
+            raise RunError(
+                f"{self._run.path}: validation after step {step} failed: {fault}; the last good checkpoint is kept"
+            ) from fault
+
 
 class _AfterEpoch(tf.keras.callbacks.Callback):
-    """Hands the end of each epoch to the session."""
+    """Shows an epoch's progress on a terminal and hands its end to the session."""
 
-    def __init__(self, session: _Session) -> None:
+    def __init__(self, session: _Session, steps_per_epoch: int, *, shows_progress: bool) -> None:
         super().__init__()
         self._session = session
-        self._started = time.monotonic()
+        self._steps = steps_per_epoch
+        self._disable = None if shows_progress else True  # None: where stderr is no terminal
+        self._supports_tf_logs = True  # Keras then copies no loss to the host between epochs
         self.next_epoch = 0
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        """Starts the clock."""
+        """Starts the clock and the bar."""
         self._started = time.monotonic()
+        self._bar = tqdm(total=self._steps, desc=f"epoch {epoch}", unit="step", leave=False, disable=self._disable)
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Moves the bar; `batch` is the last step of one execution."""
+        self._bar.update(batch + 1 - self._bar.n)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, tf.Tensor]) -> None:
         """Validates, logs, saves, and stops when told."""
         self.next_epoch = epoch + 1
+        self._bar.close()
         if self._session.after_epoch(epoch, float(logs["loss"]), time.monotonic() - self._started):
             self.model.stop_training = True
+
+
+def _has_accelerators() -> bool:
+    return any(device.device_type != "CPU" for device in tf.config.list_logical_devices())
 
 
 def _selection(record: dict[str, Any]) -> float:

@@ -236,7 +236,9 @@ def test_blocks_and_shapes_agree_with_the_whole(tmp_path, monkeypatch):
 def test_writer_is_official_deterministic_and_streams(tmp_path):
     arrays = layout_arrays()
     dense = arrays["node_config_feat"]
-    streamed = arrays | {"node_config_feat": Blocks(dense.shape, np.float32, (dense[i : i + 2] for i in range(0, 7, 2)))}
+    streamed = arrays | {
+        "node_config_feat": Blocks(dense.shape, np.float32, (dense[i : i + 2] for i in range(0, 7, 2)))
+    }
     write_npz(tmp_path / "a.npz", arrays)
     write_npz(tmp_path / "b.npz", streamed)
     with np.load(tmp_path / "b.npz", allow_pickle=False) as loaded:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tests.models.graphs import padded, random_edges, random_states
 from tests.models.layer_checks import check_layer
-from tpugraphs_polynormer.models.baselines import GAT, GCN, GraphSAGE
+from tpugraphs_polynormer.models.baselines import GAT, GCN, MLP, GraphSAGE
 from tpugraphs_polynormer.models.node_classifier import NodeClassifier
 
 EDGES = random_edges(11, 20)
@@ -16,6 +16,7 @@ TRUNKS = {
     "gcn": lambda: GCN(hidden_dim=6, num_layers=2),
     "sage": lambda: GraphSAGE(hidden_dim=6, num_layers=2),
     "gat": lambda: GAT(hidden_dim=6, num_layers=2, num_heads=3),
+    "mlp": lambda: MLP(hidden_dim=6, num_layers=2),
 }
 
 

@@ -43,17 +43,13 @@ def output_and_gradients(layer, states, edges, rows=slice(None), weights=None, *
     return [out, *(None if g is None else tf.convert_to_tensor(g) for g in gradients)]
 
 
-@pytest.mark.parametrize("variant", ["global", "joint", "large"])
+@pytest.mark.parametrize("variant", ["global", "joint"])
 def test_layer_checks(variant: str) -> None:
     def seeded() -> Polynormer:
         tf.keras.utils.set_random_seed(3)
-        # A gradient is zero where ReLU leaves nothing alive, which the checks rightly refuse.
-        return create(**{"relu": variant == "large", **VARIANTS[variant]})
+        # Without ReLU, which may leave a unit dead and its gradient zero: the checks rightly refuse that.
+        return create(**VARIANTS[variant], relu=False)
 
-    if variant == "large":
-        layer = seeded()
-        assert np.isfinite(layer(random_states(26, DIM), BATCH, **GRAPH_ARGUMENTS)).all()
-        return
     check_layer(seeded, random_states(26, 2, DIM), BATCH, tolerance=2e-4, **GRAPH_ARGUMENTS)
 
 

@@ -20,20 +20,20 @@ from pathlib import Path
 from typing import IO
 
 import apache_beam as beam
-import numpy as np
 from apache_beam.io.filesystems import FileSystems
 
 from tpugraphs_polynormer.catalog import SPLITS, find_collection
 from tpugraphs_polynormer.data.graphs import SCHEMA_NAME, write_schema
-from tpugraphs_polynormer.data.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, SplitEntry, write_json
+from tpugraphs_polynormer.data.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, write_json
 from tpugraphs_polynormer.data.shards import (
     DESCRIPTION_SUFFIX,
     PreprocessSettings,
     ShardDescription,
+    describe_split,
     moments_of,
     write_shard,
 )
-from tpugraphs_polynormer.data.statistics import FeatureStatistics, Moments, merge, summarize, summarize_sizes
+from tpugraphs_polynormer.data.statistics import FeatureStatistics, Moments, merge, summarize
 from tpugraphs_polynormer.data.store import CANDIDATE_SUFFIX, RECORD_SUFFIX
 from tpugraphs_polynormer.errors import UserError
 
@@ -137,7 +137,12 @@ class WriteShard(beam.DoFn):
         with _localize(folder, plan) as (local, sources):
             try:
                 description = write_shard(
-                    local, plan.name, sources, is_train=plan.split == "train", settings=plan.settings
+                    local,
+                    plan.name,
+                    sources,
+                    kind=find_collection(plan.collection).kind,
+                    is_train=plan.split == "train",
+                    settings=plan.settings,
                 )
             except UserError as fault:
                 _publish_text(self._output, FAILURE_NAME, _name_sources(str(fault), sources, plan))
@@ -281,7 +286,7 @@ def _write_manifest(
         kind=kind,
         settings=plans[0].settings.recorded(),
         splits={
-            split: _describe_split([found[plan.name] for plan in plans if plan.split == split])
+            split: describe_split([found[plan.name] for plan in plans if plan.split == split])
             for split in SPLITS
             if any(plan.split == split for plan in plans)
         },
@@ -294,16 +299,6 @@ def _write_manifest(
         for name in (SCHEMA_NAME, MANIFEST_NAME):  # the manifest last: it is the commit
             with (Path(temporary) / name).open("rb") as source:
                 _publish(FileSystems.join(folder, name), source)
-
-
-def _describe_split(descriptions: Sequence[ShardDescription]) -> SplitEntry:
-    graphs = [graph for description in descriptions for graph in description.shard.graphs]
-    return SplitEntry(
-        num_graphs=len(graphs),
-        num_candidates=sum(graph.num_candidates for graph in graphs),
-        sizes=summarize_sizes(np.array([graph.sizes for graph in graphs])),
-        shards=tuple(description.shard for description in descriptions),
-    )
 
 
 def count_finished(job: Job) -> int:

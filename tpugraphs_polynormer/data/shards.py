@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import logging
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,11 @@ from tpugraphs_polynormer.data.manifest import (
     GraphEntry,
     Rejected,
     ShardEntry,
+    SplitEntry,
     parse_record,
 )
-from tpugraphs_polynormer.data.npz import LayoutArchive, TileArchive, iterate_layouts, read_archive
-from tpugraphs_polynormer.data.statistics import Moments, measure, merge
+from tpugraphs_polynormer.data.npz import ArchiveError, LayoutArchive, TileArchive, iterate_layouts, read_archive
+from tpugraphs_polynormer.data.statistics import Moments, measure, merge, summarize_sizes
 from tpugraphs_polynormer.data.store import (
     CANDIDATE_SUFFIX,
     RECORD_SUFFIX,
@@ -73,9 +75,12 @@ class ShardDescription:
 
 
 def write_shard(
-    folder: Path, name: str, sources: Mapping[str, Path], *, is_train: bool, settings: PreprocessSettings
+    folder: Path, name: str, sources: Mapping[str, Path], *, kind: str, is_train: bool, settings: PreprocessSettings
 ) -> ShardDescription:
-    """Writes (or finds whole) the shard `name` of the archives {graph name: path}; raises ArchiveError on a bad one."""
+    """Writes (or finds whole) the shard `name` of the archives {graph name: path}; raises ArchiveError on a bad one.
+
+    All archives are of one `kind`, "layout" or "tile".
+    """
     checksums = {graph: hash_file(path) for graph, path in sources.items()}
     done = _find_whole(folder, name, checksums, settings)
     if done:
@@ -84,7 +89,7 @@ def write_shard(
     token = uuid.uuid4().hex  # a runner may try the same shard twice at once
     staged = {suffix: folder / f".{name}{suffix}.{token}.tmp" for suffix in (RECORD_SUFFIX, CANDIDATE_SUFFIX)}
     try:
-        description = _write_staged(staged, name, sources, checksums, is_train, settings)
+        description = _write_staged(staged, name, sources, checksums, kind, is_train, settings)
         for suffix, path in staged.items():
             path.replace(folder / (name + suffix))
     finally:
@@ -92,18 +97,26 @@ def write_shard(
             path.unlink(missing_ok=True)
     # Last: a description says that the two files it describes are in place.
     path = folder / f".{name}{DESCRIPTION_SUFFIX}.{token}.tmp"
-    path.write_text(json.dumps(dataclasses.asdict(description)))
+    content = dataclasses.asdict(description)
+    path.write_text(json.dumps({"sha256": _hash_json(content), "description": content}))
     path.replace(folder / (name + DESCRIPTION_SUFFIX))
     return description
 
 
 def read_description(folder: Path, name: str) -> ShardDescription:
-    """The description beside a shard."""
+    """The description beside a shard, its own checksum verified."""
     path = folder / (name + DESCRIPTION_SUFFIX)
     try:
-        return parse_record(ShardDescription, json.loads(path.read_text()), str(path))
-    except (OSError, ValueError) as fault:
+        content = json.loads(path.read_text())
+        if content["sha256"] != _hash_json(content["description"]):
+            raise ValueError("its checksum is another")
+        return parse_record(ShardDescription, content["description"], str(path))
+    except (OSError, ValueError, LookupError, TypeError) as fault:
         raise DatasetError(f"{path}: not readable ({fault}); preprocess again") from None
+
+
+def _hash_json(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def moments_of(description: ShardDescription) -> Moments | None:
@@ -114,6 +127,17 @@ def moments_of(description: ShardDescription) -> Moments | None:
     opcodes = np.array(content.pop("opcodes"), np.int64)
     return Moments(
         count=content.pop("count"), opcodes=opcodes, **{key: np.array(value) for key, value in content.items()}
+    )
+
+
+def describe_split(descriptions: Sequence[ShardDescription]) -> SplitEntry:
+    """A split of these shards: counts and sizes over all their graphs."""
+    graphs = [graph for description in descriptions for graph in description.shard.graphs]
+    return SplitEntry(
+        num_graphs=len(graphs),
+        num_candidates=sum(graph.num_candidates for graph in graphs),
+        sizes=summarize_sizes(np.array([graph.sizes for graph in graphs])),
+        shards=tuple(description.shard for description in descriptions),
     )
 
 
@@ -140,6 +164,7 @@ def _write_staged(
     name: str,
     sources: Mapping[str, Path],
     checksums: Mapping[str, str],
+    kind: str,
     is_train: bool,
     settings: PreprocessSettings,
 ) -> ShardDescription:
@@ -150,7 +175,7 @@ def _write_staged(
     with tf.io.TFRecordWriter(str(staged[RECORD_SUFFIX])) as records, staged[CANDIDATE_SUFFIX].open("wb") as stream:
         for graph, path in sources.items():
             try:
-                archive, candidates = read_candidates(path)
+                archive, candidates = read_candidates(path, kind)
             except UserError as fault:
                 if not settings.skip_bad:
                     raise
@@ -200,9 +225,11 @@ def _write_staged(
     )
 
 
-def read_candidates(path: Path) -> tuple[TileArchive | LayoutArchive, Candidates]:
-    """An archive and its candidates encoded; a layout's dense tensor is never held."""
+def read_candidates(path: Path, kind: str) -> tuple[TileArchive | LayoutArchive, Candidates]:
+    """An archive of that kind and its candidates encoded; a layout's dense tensor is never held."""
     archive = read_archive(path, with_candidates=False)
+    if archive.kind != kind:
+        raise ArchiveError(path, "kind", f"a {archive.kind} archive", f"a {kind} archive")
     if isinstance(archive, LayoutArchive):
         settings, codes = encode_layouts(iterate_layouts(path), len(archive.node_config_ids))
         normalizers = np.ones(archive.num_candidates, np.int64)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
-from tpugraphs_polynormer.data.npz import write_npz
+from tpugraphs_polynormer.data.npz import TileArchive, read_archive, write_npz
 from tpugraphs_polynormer.hlo.candidates import draw_candidates, enumerate_choices
 from tpugraphs_polynormer.hlo.errors import HloError
 from tpugraphs_polynormer.hlo.features import featurize_module
@@ -65,6 +67,13 @@ def featurize_bytes(data: bytes, *, num_candidates: int = 1, seed: int = 0, mode
     return kept
 
 
+def read_program(path: Path | str) -> Module:
+    """The HLO module in a file; errors name the file."""
+    path = Path(path)
+    with _errors_name(path):
+        return read_module(_read_bytes(path))
+
+
 def module_arrays(module: Module, *, num_candidates: int = 1, seed: int = 0, mode: str = "default") -> Arrays:
     """A layout archive of a program that was never measured: drawn candidates, the default first, runtimes 0."""
     choices = enumerate_choices(module)
@@ -81,6 +90,7 @@ def featurize_path(
 ) -> FeaturizeResult:
     """Writes the archives of one .pb file to `output`, or those of all *.pb below a folder to the same places in it.
 
+    A single .npz archive is taken too: checked, and written anew with the official dtypes and shapes.
     A file with several kernels becomes a folder of numbered archives. In a folder, a file that cannot be used is
     logged and named in the result, and the rest goes on.
 
@@ -108,15 +118,42 @@ def featurize_path(
 
 def _read_archives(path: Path, num_candidates: int, seed: int, mode: str) -> list[Arrays]:
     """Like `featurize_bytes`, of a file; errors name it."""
+    if path.suffix == ".npz":
+        return [_archive_arrays(path)]
+    with _errors_name(path):
+        return featurize_bytes(_read_bytes(path), num_candidates=num_candidates, seed=seed, mode=mode)
+
+
+@contextmanager
+def _errors_name(path: Path) -> Iterator[None]:
     try:
-        size = path.stat().st_size
-        if size > _MAX_BYTES:
-            raise HloError(f"{size} bytes, expected at most {_MAX_BYTES}, the limit of a protobuf")
-        return featurize_bytes(path.read_bytes(), num_candidates=num_candidates, seed=seed, mode=mode)
+        yield
     except OSError as error:
         raise HloError(f"{path}: cannot be read ({error.strerror}); expected an HLO or tuning file") from error
     except HloError as error:
         raise HloError(f"{path}: {error}") from error
+
+
+def _read_bytes(path: Path) -> bytes:
+    size = path.stat().st_size
+    if size > _MAX_BYTES:
+        raise HloError(f"{size} bytes, expected at most {_MAX_BYTES}, the limit of a protobuf")
+    return path.read_bytes()
+
+
+def _archive_arrays(path: Path) -> Arrays:
+    """An archive of any of the dtypes in the wild, as the official tool would have written it."""
+    archive = read_archive(path)
+    shared = {"node_feat": archive.node_feat, "node_opcode": archive.node_opcode, "edge_index": archive.edge_index}
+    if isinstance(archive, TileArchive):
+        keys = ("config_feat", "config_runtime", "config_runtime_normalizers")
+        return shared | {key: getattr(archive, key) for key in keys}
+    return shared | {
+        "node_config_feat": archive.node_config_feat.astype(np.float32),
+        "node_config_ids": archive.node_config_ids,
+        "config_runtime": archive.config_runtime,
+        "node_splits": archive.node_splits[np.newaxis],
+    }
 
 
 def _write(archives: list[Arrays], target: Path) -> list[Path]:

@@ -1,7 +1,7 @@
 """The protobuf messages of XLA and TpuGraphs, cut down to the fields that the features need and built at run time.
 
 The C parser of the protobuf package reads them: it bounds nesting, checks lengths, merges repeated singular fields as
-the official tool does, and is several times as fast as a reader written in Python. Strings are declared as bytes (the
+the official tool does, and runs in C. Strings are declared as bytes (the
 same on the wire), so that a file with odd characters in a name is still readable.
 """
 

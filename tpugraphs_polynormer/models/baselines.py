@@ -8,6 +8,7 @@ from tpugraphs_polynormer.models.building import build_layers
 from tpugraphs_polynormer.models.convolutions import GraphAttention, GraphConvolution, Linear, SageConvolution
 from tpugraphs_polynormer.models.dropout import Dropout
 from tpugraphs_polynormer.models.edges import Edges
+from tpugraphs_polynormer.models.frontier import Frontier, Hop, layer_edges
 from tpugraphs_polynormer.models.polynormer import Polynormer
 
 
@@ -39,6 +40,11 @@ class BaselineTrunk(tf.keras.layers.Layer):
         """Width of the result."""
         return self.hidden_dim
 
+    @property
+    def num_hops(self) -> int:
+        """How far a difference between nodes travels."""
+        return self.num_layers
+
     def build(self, shape: tf.TensorShape) -> None:
         shape = tf.TensorShape(shape)
         build_layers(self.convolutions[:1], shape)
@@ -48,18 +54,18 @@ class BaselineTrunk(tf.keras.layers.Layer):
     def call(
         self,
         states: tf.Tensor,
-        edges: Edges,
+        edges: Edges | Frontier,
         *,
         component_ids: tf.Tensor | None = None,
         num_components: int | tf.Tensor = 1,
         node_mask: tf.Tensor | None = None,
         fiedler: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> tf.Tensor:
+    ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
         """Polynormer's signature; a baseline reads only the states and the edges."""
-        for convolution in self.convolutions:
-            states = self.dropout(tf.nn.relu(convolution(states, edges)), training=training)
-        return states
+        for convolution, along in zip(self.convolutions, layer_edges(edges, self.num_layers), strict=True):
+            states = self.dropout(tf.nn.relu(convolution(states, along)), training=training)
+        return edges.split(states) if isinstance(edges, Frontier) else states
 
     def get_config(self) -> dict:
         names = ("hidden_dim", "num_layers", "dropout_rate", "formulation")
@@ -83,21 +89,15 @@ class GraphSAGE(BaselineTrunk):
 class GAT(BaselineTrunk):
     """Graph attention network; `num_heads` must divide `hidden_dim`."""
 
-    def __init__(self, *, num_heads: int = 8, **kwargs):
-        self._check_heads(num_heads, kwargs["hidden_dim"])
-        self._heads = num_heads
-        super().__init__(**kwargs)
-        self.num_heads = num_heads
-
-    @staticmethod
-    def _check_heads(num_heads: int, hidden_dim: int) -> None:
+    def __init__(self, *, hidden_dim: int, num_heads: int = 8, **kwargs):
         if hidden_dim % num_heads:
             raise ValueError(f"GAT's hidden_dim {hidden_dim} is not a multiple of its num_heads {num_heads}")
+        self.num_heads = num_heads  # before the base class, which creates the convolutions
+        super().__init__(hidden_dim=hidden_dim, **kwargs)
 
     def create_convolution(self, name: str) -> GraphAttention:
-        return GraphAttention(
-            num_heads=self._heads, head_dim=self.hidden_dim // self._heads, formulation=self.formulation, name=name
-        )
+        head_dim = self.hidden_dim // self.num_heads
+        return GraphAttention(num_heads=self.num_heads, head_dim=head_dim, formulation=self.formulation, name=name)
 
     def get_config(self) -> dict:
         return {**super().get_config(), "num_heads": self.num_heads}
@@ -106,12 +106,14 @@ class GAT(BaselineTrunk):
 class _NodeLinear(Linear):
     """A convolution that looks at no neighbour."""
 
-    def call(self, states: tf.Tensor, edges: Edges) -> tf.Tensor:
+    def call(self, states: tf.Tensor, edges: Edges | Hop) -> tf.Tensor:
         return super().call(states)
 
 
 class MLP(BaselineTrunk):
     """No graph at all: what a model gains by edges is measured against this."""
+
+    num_hops = 0
 
     def create_convolution(self, name: str) -> _NodeLinear:
         return _NodeLinear(self.hidden_dim, name=name)

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tpugraphs_polynormer.models.building import build_layers
 from tpugraphs_polynormer.models.edges import Edges
+from tpugraphs_polynormer.models.frontier import Hop, aggregate_hop, attend_hop
 from tpugraphs_polynormer.models.kernels import aggregate, attend
 
 
@@ -46,8 +47,10 @@ class GraphAttention(tf.keras.layers.Layer):
         self.target_weight = self.add_weight("target_weight", shape_per_head, initializer=starts[1])
         super().build(shape)
 
-    def call(self, states: tf.Tensor, edges: Edges) -> tf.Tensor:
+    def call(self, states: tf.Tensor, edges: Edges | Hop) -> tf.Tensor:
         projected = self.project(states)
+        if isinstance(edges, Hop):
+            return self._attend_hop(projected, edges)
         shape = tf.shape(projected)
         heads = tf.reshape(projected, tf.concat([shape[:-1], [self.num_heads, self.head_dim]], 0))
         # A (candidate, head) pair is one slot of the kernel: candidates cost no loop.
@@ -61,6 +64,13 @@ class GraphAttention(tf.keras.layers.Layer):
             formulation=self.formulation,
         )
         return tf.reshape(attended, shape)
+
+    def _attend_hop(self, projected: tf.Tensor, hop: Hop) -> tf.Tensor:
+        heads = tf.reshape(projected, [-1, self.num_heads, self.head_dim])
+        source_scores = tf.reduce_sum(heads * self.source_weight, -1)
+        target_scores = tf.reduce_sum(heads * self.target_weight, -1)
+        attended = attend_hop(source_scores, target_scores, heads, hop, formulation=self.formulation)
+        return tf.reshape(attended, [-1, self.num_heads * self.head_dim])
 
     def get_config(self) -> dict:
         own = {"num_heads": self.num_heads, "head_dim": self.head_dim, "formulation": self.formulation}
@@ -81,8 +91,9 @@ class GraphConvolution(tf.keras.layers.Layer):
         self.bias = self.add_weight("bias", [self.units], initializer="zeros")
         super().build(shape)
 
-    def call(self, states: tf.Tensor, edges: Edges) -> tf.Tensor:
-        return aggregate(self.project(states), edges, how="gcn", formulation=self.formulation) + self.bias
+    def call(self, states: tf.Tensor, edges: Edges | Hop) -> tf.Tensor:
+        combine = aggregate_hop if isinstance(edges, Hop) else aggregate
+        return combine(self.project(states), edges, how="gcn", formulation=self.formulation) + self.bias
 
     def get_config(self) -> dict:
         return {**super().get_config(), "units": self.units, "formulation": self.formulation}
@@ -102,9 +113,18 @@ class SageConvolution(tf.keras.layers.Layer):
         build_layers([self.from_neighbors, self.from_self], shape)
         super().build(shape)
 
-    def call(self, states: tf.Tensor, edges: Edges) -> tf.Tensor:
+    def call(self, states: tf.Tensor, edges: Edges | Hop) -> tf.Tensor:
+        if isinstance(edges, Hop):
+            return self._convolve_hop(states, edges)
         pooled = aggregate(states, edges, how="mean", formulation=self.formulation)
         return self.from_neighbors(pooled) + self.from_self(states)
+
+    def _convolve_hop(self, states: tf.Tensor, hop: Hop) -> tf.Tensor:
+        # Projected first, as a mean allows: the input has fewer rows than the output.
+        projected = states @ tf.cast(self.from_neighbors.kernel, states.dtype)
+        pooled = aggregate_hop(projected, hop, how="mean", formulation=self.formulation)
+        own = tf.nn.bias_add(self.from_self(states), tf.cast(self.from_neighbors.bias, states.dtype))
+        return pooled + hop.expand(own)
 
     def get_config(self) -> dict:
         return {**super().get_config(), "units": self.units, "formulation": self.formulation}

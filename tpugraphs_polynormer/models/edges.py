@@ -118,6 +118,37 @@ def build_undirected_edges_tf(
     return edges._replace(mask=edges.mask & first)
 
 
+def select_edges(
+    edges: Edges,
+    keep: tf.Tensor,
+    *,
+    sources: tuple[int | tf.Tensor, int | tf.Tensor] | None = None,
+    targets: tuple[int | tf.Tensor, int | tf.Tensor] | None = None,
+) -> Edges:
+    """The edges where `keep` [num_edges] is True, from one range [start, stop) of nodes to another (None: all nodes).
+
+    Ids count from the start of each range, so the result is square only if the ranges are equal: kernels take values of
+    the sources and give values of the targets. Shapes depend on `keep`, so this does not compile under XLA.
+    """
+    edges = as_tensors(edges)
+    number = tf.cumsum(tf.cast(keep, tf.int32), exclusive=True)
+    order = tf.boolean_mask(edges.source_order, tf.gather(keep, edges.source_order))
+    order = tf.gather(number, order)
+    first_source, last_source = sources or (0, edges.num_nodes)
+    first_target, last_target = targets or (0, edges.num_nodes)
+    source = tf.boolean_mask(edges.source, keep) - first_source
+    target = tf.boolean_mask(edges.target, keep) - first_target
+    return Edges(
+        source=source,
+        target=target,
+        source_order=order,
+        target_order=tf.math.invert_permutation(order),
+        target_splits=_splits_tf(target, last_target - first_target),
+        source_splits=_splits_tf(source, last_source - first_source),
+        mask=None if edges.mask is None else tf.boolean_mask(edges.mask, keep),
+    )
+
+
 def as_tensors(edges: Edges) -> Edges:
     """The same edges with every field a tensor (mask may stay None)."""
     return Edges(*(None if field is None else tf.convert_to_tensor(field) for field in edges))

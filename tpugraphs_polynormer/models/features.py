@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tpugraphs_polynormer.catalog import LAYOUT_MAX, LAYOUT_MIN, NUM_NODE_FEATURES, NUM_OPCODES
 from tpugraphs_polynormer.hlo.features import MINOR_TO_MAJOR, SHAPE_DIMENSIONS
+from tpugraphs_polynormer.models.building import build_layers
 
 _NUM_LAYOUT_VALUES = LAYOUT_MAX - LAYOUT_MIN + 1
 _MAX_SCALED = 10.0  # standard deviations: rare columns of unseen programs stay within what the model has met
@@ -18,7 +19,7 @@ def signed_log(values: tf.Tensor) -> tf.Tensor:
 
 
 class LayoutEmbedding(tf.keras.layers.Layer):
-    """Entries of minor-to-major lists, -1 (none) to 5, as small vectors: [..., p] -> [..., p * dim].
+    """Entries of minor-to-major lists, -1 (none) to 5, as small vectors: [n, p] -> [n, p * dim].
 
     One table serves node features and candidates. A one-hot product, not a lookup: its gradient is dense, as XLA needs.
     """
@@ -67,7 +68,7 @@ class NodeEncoder(tf.keras.layers.Layer):
     def build(self, shape: tf.TensorShape) -> None:
         self.opcodes = self.add_weight("opcodes", [NUM_OPCODES, self.opcode_dim], initializer="random_normal")
         if not self.raw:
-            self.layout_embedding.build(tf.TensorShape([None, 6]))
+            build_layers([self.layout_embedding], tf.TensorShape([None, 6]))
         super().build(shape)
 
     def call(self, features: tf.Tensor, opcodes: tf.Tensor) -> tf.Tensor:
@@ -109,7 +110,7 @@ class SettingEncoder(tf.keras.layers.Layer):
 
     def build(self, shape: tf.TensorShape) -> None:
         if self.kind == "layout" and not self.raw:
-            self.layout_embedding.build(shape)
+            build_layers([self.layout_embedding], shape)
         super().build(shape)
 
     def call(self, values: tf.Tensor) -> tf.Tensor:

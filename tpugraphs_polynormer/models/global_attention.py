@@ -39,6 +39,7 @@ class GlobalAttention(tf.keras.layers.Layer):
         beta: float = -1.0,
         learn_beta: bool = True,
         share_query_key: bool = True,
+        block_nodes: int = BLOCK_NODES,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -47,6 +48,7 @@ class GlobalAttention(tf.keras.layers.Layer):
         self.beta = beta
         self.learn_beta = learn_beta
         self.share_query_key = share_query_key
+        self.block_nodes = block_nodes
         units = num_heads * head_dim
         self.factor = Linear(units, name="factor")
         self.query = None if share_query_key else Linear(units, name="query")
@@ -72,7 +74,17 @@ class GlobalAttention(tf.keras.layers.Layer):
         fiedler: tf.Tensor | None = None,
     ) -> tf.Tensor:
         attended = self.attend(states, component_ids=component_ids, num_components=num_components, node_mask=node_mask)
+        return self.combine(states, attended, fiedler=fiedler)
+
+    def combine(self, states: tf.Tensor, attended: tf.Tensor, *, fiedler: tf.Tensor | None = None) -> tf.Tensor:
+        """Norm and gate, row by row."""
         return self.norm(attended) * (self.factor(states) + self.gate(attended, fiedler=fiedler))
+
+    def project(self, states: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Queries, keys and values, the first two non-negative."""
+        key = tf.sigmoid(self.key(states))
+        query = key if self.query is None else tf.sigmoid(self.query(states))
+        return query, key, self.value(states)
 
     def attend(
         self,
@@ -83,20 +95,17 @@ class GlobalAttention(tf.keras.layers.Layer):
         node_mask: tf.Tensor | None,
     ) -> tf.Tensor:
         """The attention alone, before norm and gate."""
-        key = tf.sigmoid(self.key(states))
-        query = key if self.query is None else tf.sigmoid(self.query(states))
         return linear_attention(
-            query,
-            key,
-            self.value(states),
+            *self.project(states),
             num_heads=self.num_heads,
             component_ids=component_ids,
             num_components=num_components,
             node_mask=node_mask,
+            block_nodes=self.block_nodes,
         )
 
     def get_config(self) -> dict:
-        names = ("num_heads", "head_dim", "beta", "learn_beta", "share_query_key")
+        names = ("num_heads", "head_dim", "beta", "learn_beta", "share_query_key", "block_nodes")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
@@ -109,6 +118,7 @@ def linear_attention(
     component_ids: tf.Tensor | None = None,
     num_components: int | tf.Tensor = 1,
     node_mask: tf.Tensor | None = None,
+    block_nodes: int = BLOCK_NODES,
 ) -> tf.Tensor:
     """query_i (sum_j key_j^T value_j) / (query_i . sum_j key_j) per graph, head and candidate, summed in float32.
 
@@ -118,6 +128,7 @@ def linear_attention(
       component_ids: [num_nodes] int, non-decreasing; None for a single graph.
       num_components: number of graphs.
       node_mask: [num_nodes] bool, False for padding.
+      block_nodes: each graph's nodes are padded to a multiple of this; near a small graph's size wastes least.
 
     Returns:
       Shape and dtype of `value`; zeros for a graph without real nodes.
@@ -131,8 +142,8 @@ def linear_attention(
     if component_ids is None:
         attended = _attend_blocks(*(array[tf.newaxis] for array in wide), num_heads=num_heads)
     else:
-        slots, block_components = _block_layout(component_ids, num_components)
-        blocks = [_to_blocks(array, slots, tf.shape(block_components)[0]) for array in wide]
+        slots, block_components = block_layout(component_ids, num_components, block_nodes)
+        blocks = [to_blocks(array, slots, tf.shape(block_components)[0], block_nodes) for array in wide]
         share = functools.partial(_sum_per_component, components=block_components, num_components=num_components)
         attended = _attend_blocks(*blocks, num_heads=num_heads, share=share)
         attended = tf.gather(tf.reshape(attended, tf.concat([[-1], shape[1:]], 0)), slots)
@@ -169,28 +180,31 @@ def _sum_per_component(arrays: tf.Tensor, components: tf.Tensor, num_components:
     return tf.gather(tf.math.unsorted_segment_sum(arrays, components, num_components), components)
 
 
-def _block_layout(component_ids: tf.Tensor, num_components: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Gives each graph whole blocks of BLOCK_NODES, which keeps the work linear and every shape static.
+def block_layout(
+    component_ids: tf.Tensor, num_components: int | tf.Tensor, block_nodes: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Gives each graph whole blocks of `block_nodes`, which keeps the work linear and every shape static.
 
     Returns:
       slots: [num_nodes], the place of each node in the blocks laid end to end.
-      block_components: [num_nodes // BLOCK_NODES + num_components], the graph of each block.
+      block_components: [num_nodes // block_nodes + num_components], the graph of each block.
     """
     ids = tf.cast(component_ids, tf.int32)
     num_nodes = ids.shape[0] if ids.shape[0] is not None else tf.shape(ids)[0]
     sizes = tf.math.unsorted_segment_sum(tf.ones_like(ids), ids, num_components)
-    counts = (sizes + BLOCK_NODES - 1) // BLOCK_NODES
+    counts = (sizes + block_nodes - 1) // block_nodes
     first_block = tf.cumsum(counts, exclusive=True)
     first_node = tf.cumsum(sizes, exclusive=True)
-    slots = tf.range(num_nodes) + tf.gather(first_block * BLOCK_NODES - first_node, ids)
-    blocks = tf.range(num_nodes // BLOCK_NODES + num_components)
+    slots = tf.range(num_nodes) + tf.gather(first_block * block_nodes - first_node, ids)
+    blocks = tf.range(num_nodes // block_nodes + num_components)
     ends = first_block + counts
     # Unused blocks at the end hold zeros, so their graph does not matter.
     components = tf.reduce_sum(tf.cast(blocks[:, tf.newaxis] >= ends[tf.newaxis, :], tf.int32), 1)
     return slots, tf.minimum(components, num_components - 1)
 
 
-def _to_blocks(array: tf.Tensor, slots: tf.Tensor, num_blocks: tf.Tensor) -> tf.Tensor:
+def to_blocks(array: tf.Tensor, slots: tf.Tensor, num_blocks: tf.Tensor, block_nodes: int) -> tf.Tensor:
+    """[num_nodes, ...] -> [num_blocks, block_nodes, ...], zeros where no node stands."""
     tail = tf.shape(array)[1:]
-    placed = tf.scatter_nd(slots[:, tf.newaxis], array, tf.concat([[num_blocks * BLOCK_NODES], tail], 0))
-    return tf.reshape(placed, tf.concat([[num_blocks, BLOCK_NODES], tail], 0))
+    placed = tf.scatter_nd(slots[:, tf.newaxis], array, tf.concat([[num_blocks * block_nodes], tail], 0))
+    return tf.reshape(placed, tf.concat([[num_blocks, block_nodes], tail], 0))

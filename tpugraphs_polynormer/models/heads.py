@@ -8,17 +8,25 @@ from tpugraphs_polynormer.models.convolutions import Linear
 from tpugraphs_polynormer.models.dropout import Dropout
 from tpugraphs_polynormer.models.global_attention import GlobalAttention
 
+_SLOT_BLOCK = 32  # graphs have tens to hundreds of slots
+
 
 def pool(states: tf.Tensor, graphs: tf.Tensor, mask: tf.Tensor, num_graphs: int | tf.Tensor, how: str) -> tf.Tensor:
-    """[s, k, dim] of nodes -> [G, k, dim] of graphs, masked nodes left out; "sum" divides by sqrt(nodes), "mean" by nodes.
+    """[s, k, dim] of nodes -> [G, k, dim] of graphs without the masked; "sum" divides by sqrt(nodes), "mean" by nodes.
 
     Runtimes add up over nodes, so sums are what ranks; the root keeps graphs of all sizes in one range.
     """
+    weights = pool_weights(graphs, mask, num_graphs, how)
+    weighted = tf.cast(states, tf.float32) * weights[:, tf.newaxis, tf.newaxis]
+    return tf.cast(tf.math.unsorted_segment_sum(weighted, graphs, num_graphs), states.dtype)
+
+
+def pool_weights(graphs: tf.Tensor, mask: tf.Tensor, num_graphs: int | tf.Tensor, how: str) -> tf.Tensor:
+    """[s] float32: what each node counts in its graph's pool."""
     weights = tf.cast(mask, tf.float32)
     counts = tf.math.unsorted_segment_sum(weights, graphs, num_graphs)
     scale = tf.math.rsqrt(tf.maximum(counts, 1.0)) if how == "sum" else 1 / tf.maximum(counts, 1.0)
-    weighted = tf.cast(states, tf.float32) * (weights * tf.gather(scale, graphs))[:, tf.newaxis, tf.newaxis]
-    return tf.cast(tf.math.unsorted_segment_sum(weighted, graphs, num_graphs), states.dtype)
+    return weights * tf.gather(scale, graphs)
 
 
 class FusionHead(tf.keras.layers.Layer):
@@ -42,7 +50,9 @@ class FusionHead(tf.keras.layers.Layer):
         self.dropout = Dropout(rate=dropout_rate)
         self.attention = None
         if slot_attention:
-            self.attention = GlobalAttention(num_heads=num_heads, head_dim=dim // num_heads, name="attention")
+            self.attention = GlobalAttention(
+                num_heads=num_heads, head_dim=dim // num_heads, block_nodes=_SLOT_BLOCK, name="attention"
+            )
 
     def build(self, shape: tf.TensorShape) -> None:
         shape = tf.TensorShape([None, self.dim])

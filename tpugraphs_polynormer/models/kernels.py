@@ -80,11 +80,11 @@ def aggregate(values: tf.Tensor, edges: Edges, *, how: str, formulation: str = "
     if how == "sum":
         summed = _sum(flat, edges, chosen)
     elif how == "mean":
-        summed = _sum(flat, edges, chosen) * tf.cast(_inverse_degree(edges), flat.dtype)
+        summed = _sum(flat, edges, chosen) * tf.cast(inverse_degree(edges), flat.dtype)
     else:
-        root = tf.cast(tf.sqrt(_inverse_degree(edges)), flat.dtype)
+        root = tf.cast(tf.sqrt(inverse_degree(edges)), flat.dtype)
         summed = _sum(flat * root, edges, chosen) * root
-    return tf.reshape(summed, shape)
+    return tf.reshape(summed, tf.concat([[edges.num_nodes], shape[1:]], 0))
 
 
 def in_xla() -> bool:
@@ -278,10 +278,10 @@ def _sum_fused(values: tf.Tensor, edges: Edges) -> tf.Tensor:
 
 
 def _sum_matmul(values: tf.Tensor, edges: Edges) -> tf.Tensor:
-    num_nodes = tf.cast(edges.num_nodes, tf.int64)
+    shape = tf.cast(tf.stack([edges.num_nodes, tf.shape(values)[0]]), tf.int64)
     weights = tf.ones_like(edges.source, tf.float32) if edges.mask is None else tf.cast(edges.mask, tf.float32)
     indices = tf.cast(tf.stack([edges.target, edges.source], -1), tf.int64)
-    return tf.sparse.sparse_dense_matmul(tf.SparseTensor(indices, weights, tf.stack([num_nodes] * 2)), values)
+    return tf.sparse.sparse_dense_matmul(tf.SparseTensor(indices, weights, shape), values)
 
 
 def _reverse(edges: Edges) -> Edges:
@@ -298,7 +298,7 @@ def _reverse(edges: Edges) -> Edges:
     )
 
 
-def _inverse_degree(edges: Edges) -> tf.Tensor:
+def inverse_degree(edges: Edges) -> tf.Tensor:
     """[num_nodes, 1]: one over the number of real incoming edges, zero where there is none."""
     if edges.mask is None:
         degree = edges.target_splits[1:] - edges.target_splits[:-1]

@@ -8,6 +8,7 @@ from tpugraphs_polynormer.models.building import build_layers
 from tpugraphs_polynormer.models.convolutions import GraphAttention, GraphConvolution, Linear
 from tpugraphs_polynormer.models.dropout import Dropout
 from tpugraphs_polynormer.models.edges import Edges
+from tpugraphs_polynormer.models.frontier import Hop, expand
 from tpugraphs_polynormer.models.gates import Gate
 from tpugraphs_polynormer.models.normalization import LayerNorm, MaskedBatchNorm, layer_norm
 
@@ -95,7 +96,7 @@ class LocalAttention(tf.keras.layers.Layer):
     def call(
         self,
         states: tf.Tensor,
-        edges: Edges,
+        edges: Edges | Hop,
         *,
         node_mask: tf.Tensor | None = None,
         fiedler: tf.Tensor | None = None,
@@ -104,10 +105,11 @@ class LocalAttention(tf.keras.layers.Layer):
         if self.norm_before is not None:
             states = self.norm_before(states)
         activation = tf.nn.relu if self.relu else tf.identity
-        factor = activation(self.factor(states))
-        mixed = self.convolve(states, edges) + self.linear(states)
+        factor = expand(activation(self.factor(states)), edges)
+        mixed = self.convolve(states, edges) + expand(self.linear(states), edges)
         if self.norm_after is not None:
-            mixed = self.norm_after(mixed, node_mask=node_mask, training=training)
+            weights = edges.row_weights() if isinstance(edges, Hop) else node_mask
+            mixed = self.norm_after(mixed, node_mask=weights, training=training)
         mixed = self.dropout(activation(mixed), training=training)
         combine = tf.recompute_grad(gated_product) if self.recompute else gated_product
         gate = self.gate(mixed, fiedler=fiedler)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tpugraphs_polynormer.models.baselines import TRUNKS
 from tpugraphs_polynormer.models.building import build_layers
 from tpugraphs_polynormer.models.convolutions import Linear
 from tpugraphs_polynormer.models.dropout import Dropout
@@ -101,8 +102,6 @@ class NodeClassifier(tf.keras.Model):
 
     @classmethod
     def from_config(cls, config: dict, custom_objects: dict | None = None) -> NodeClassifier:
-        from tpugraphs_polynormer.models.baselines import TRUNKS
-
         trunk = tf.keras.layers.deserialize(config["trunk"], custom_objects={**TRUNKS, **(custom_objects or {})})
         return cls(**{**config, "trunk": trunk})
 

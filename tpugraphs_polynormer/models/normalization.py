@@ -46,6 +46,8 @@ class LayerNorm(tf.keras.layers.Layer):
 class MaskedBatchNorm(tf.keras.layers.Layer):
     """Batch norm of [num_nodes, ..., dim] over the real nodes (and candidates).
 
+    `node_mask` [num_nodes] may also hold numbers: how often each node counts.
+
     Args:
       momentum: share of the old moving statistics kept at each step (torch's default of 0.1 is 0.9 here).
     """

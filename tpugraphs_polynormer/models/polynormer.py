@@ -8,6 +8,8 @@ from tpugraphs_polynormer.models.building import build_layers
 from tpugraphs_polynormer.models.convolutions import Linear
 from tpugraphs_polynormer.models.dropout import Dropout
 from tpugraphs_polynormer.models.edges import Edges
+from tpugraphs_polynormer.models.frontier import Frontier, expand, layer_edges
+from tpugraphs_polynormer.models.frontier_attention import attend_parts
 from tpugraphs_polynormer.models.global_attention import GlobalAttention
 from tpugraphs_polynormer.models.joint_attention import JointAttention
 from tpugraphs_polynormer.models.local_attention import LocalAttention
@@ -150,6 +152,11 @@ class Polynormer(tf.keras.layers.Layer):
         return self.num_heads * self.head_dim
 
     @property
+    def num_hops(self) -> int:
+        """How far a difference between nodes travels before the global layers."""
+        return self.num_local_layers
+
+    @property
     def phase(self) -> str:
         """`local` or `global`."""
         with tf.init_scope():
@@ -177,17 +184,17 @@ class Polynormer(tf.keras.layers.Layer):
     def call(
         self,
         states: tf.Tensor,
-        edges: Edges,
+        edges: Edges | Frontier,
         *,
         component_ids: tf.Tensor | None = None,
         num_components: int | tf.Tensor = 1,
         node_mask: tf.Tensor | None = None,
         fiedler: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> tf.Tensor:
+    ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
         """Args:
         states: [num_nodes, dim], or [num_nodes, candidates, dim]: all candidates share the edges.
-        edges: among the nodes.
+        edges: among the nodes. With a Frontier the states are its rows, and the result comes in its two parts.
         component_ids: [num_nodes] non-decreasing graph ids, None for one graph. num_components: number of graphs.
         node_mask: [num_nodes] bool, False for padding.
         fiedler: [num_nodes], required by version 2 only.
@@ -199,23 +206,31 @@ class Polynormer(tf.keras.layers.Layer):
             )
         graphs = {"component_ids": component_ids, "num_components": num_components, "node_mask": node_mask}
         states = self._call_local(states, edges, graphs, fiedler, training)
-        if self.phase == "local" or not self.global_layers:
-            return states
-        states = self.norm(states)
-        for layer in self.global_layers:
-            states = self.project(layer(states, **graphs, fiedler=fiedler))
-            states = self.global_dropout(tf.nn.relu(states) if self.relu else states, training=training)
-        return states
+        if self.global_layers and self.phase == "global":
+            states = self.norm(states)
+        parts = edges.split(states) if isinstance(edges, Frontier) else (states,)
+        if self.phase == "global":
+            for layer in self.global_layers:
+                if isinstance(edges, Frontier):
+                    parts = attend_parts(layer, parts, edges, num_components)
+                else:
+                    parts = (layer(*parts, **graphs, fiedler=fiedler),)
+                parts = tuple(self._finish_global(part, training) for part in parts)
+        return parts if isinstance(edges, Frontier) else parts[0]
+
+    def _finish_global(self, states: tf.Tensor, training: bool | None) -> tf.Tensor:
+        states = self.project(states)
+        return self.global_dropout(tf.nn.relu(states) if self.relu else states, training=training)
 
     def _call_local(
-        self, states: tf.Tensor, edges: Edges, graphs: dict, fiedler: tf.Tensor | None, training: bool | None
+        self, states: tf.Tensor, edges: Edges | Frontier, graphs: dict, fiedler: tf.Tensor | None, training: bool | None
     ) -> tf.Tensor:
         joint = self.attention == "local_and_global"
         arguments = graphs if joint else {"node_mask": graphs["node_mask"]}
-        total = 0.0
-        for layer in self.local_layers:
-            states = layer(states, edges, **arguments, fiedler=fiedler, training=training)
-            total += states
+        total = None
+        for layer, along in zip(self.local_layers, layer_edges(edges, self.num_local_layers), strict=True):
+            states = layer(states, along, **arguments, fiedler=fiedler, training=training)
+            total = states if total is None else expand(total, along) + states
         return total
 
     def get_config(self) -> dict:

@@ -11,8 +11,12 @@ from tpugraphs_polynormer.data.statistics import FeatureStatistics
 from tpugraphs_polynormer.models.batches import Batch, read_batch
 from tpugraphs_polynormer.models.convolutions import Linear
 from tpugraphs_polynormer.models.dropout import Dropout
+from tpugraphs_polynormer.models.edges import Edges
 from tpugraphs_polynormer.models.features import LayoutEmbedding, NodeEncoder, SettingEncoder
-from tpugraphs_polynormer.models.heads import CandidateAttention, FusionHead, pool
+from tpugraphs_polynormer.models.frontier import Frontier, build_frontier
+from tpugraphs_polynormer.models.frontier_attention import pool_parts
+from tpugraphs_polynormer.models.heads import CandidateAttention, FusionHead, pool, pool_weights
+from tpugraphs_polynormer.models.kernels import in_xla
 from tpugraphs_polynormer.models.trunks import build_trunk
 
 
@@ -22,12 +26,19 @@ class RankingModel(tf.keras.Model):
     `early` fusion: the settings of a candidate are added to the first state of its configurable nodes (tile: of every
     node), and the trunk runs on [n, k, dim]. `intermediate`: the trunk runs once per graph on [n, dim]; candidates then
     meet the states of the configurable nodes (tile: of every node). Settings are projected once per distinct setting.
+
+    Early fusion of layouts keeps one state for nodes that no candidate has reached (see frontier.py), except under XLA
+    and in trunks where each layer reaches every node; `frontier=False` never does: the naive computation, for tests.
     """
 
-    def __init__(self, *, kind: str, config: ModelConfig, statistics: FeatureStatistics, **kwargs):
+    def __init__(
+        self, *, kind: str, config: ModelConfig, statistics: FeatureStatistics, frontier: bool = True, **kwargs
+    ):
         super().__init__(**kwargs)
         self.kind = kind
         self.config = config
+        reaches_all = config.trunk == "polynormer" and config.scheme == "local_and_global"
+        self.frontier = frontier and kind == "layout" and not reaches_all
         raw = config.features == "raw"
         layout_embedding = LayoutEmbedding(dim=config.layout_dim, name="layout_embedding")
         self.node_encoder = NodeEncoder(
@@ -72,14 +83,16 @@ class RankingModel(tf.keras.Model):
         states = self.node_projection(self.input_dropout(inputs, training=training))
         if self.config.fusion == "early":
             return states
-        return self._run_trunk(batch, tf.nn.relu(states), training)
+        return self._run_trunk(batch, batch.edges, tf.nn.relu(states), training)
 
     def score(self, batch: Batch, encoded: tf.Tensor, *, training: bool | None = None) -> tf.Tensor:
         """Scores of the batch's candidates, given `encode` of its graphs."""
         choices = self._project_settings(batch)
-        if self.config.fusion == "early":
+        if self.config.fusion == "early" and self.frontier and not in_xla():
+            pooled = self._score_frontier(batch, encoded, choices, training)
+        elif self.config.fusion == "early":
             states = tf.nn.relu(encoded[:, tf.newaxis] + self._place_choices(batch, choices))
-            states = self._run_trunk(batch, states, training)
+            states = self._run_trunk(batch, batch.edges, states, training)
             pooled = self._read_out(batch, states)
         else:
             pooled = self._fuse(batch, encoded, choices, training)
@@ -87,10 +100,12 @@ class RankingModel(tf.keras.Model):
             pooled = self.candidate_attention(pooled, batch.candidate_mask)
         return tf.cast(self.output_layer(self.hidden(pooled))[..., 0], tf.float32)
 
-    def _run_trunk(self, batch: Batch, states: tf.Tensor, training: bool | None) -> tf.Tensor:
+    def _run_trunk(
+        self, batch: Batch, edges: Edges | Frontier, states: tf.Tensor, training: bool | None
+    ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
         return self.trunk(
             states,
-            batch.edges,
+            edges,
             component_ids=batch.op_graphs,
             num_components=batch.num_graphs,
             node_mask=batch.op_mask,
@@ -112,6 +127,32 @@ class RankingModel(tf.keras.Model):
         if self.kind == "layout":
             return tf.math.unsorted_segment_sum(choices, batch.slot_ops, batch.edges.num_nodes)
         return tf.gather(choices, batch.op_graphs)
+
+    def _score_frontier(self, batch: Batch, encoded: tf.Tensor, choices: tf.Tensor, training: bool | None) -> tf.Tensor:
+        """What the naive computation gives, [G, k, dim], with the states of a Frontier."""
+        num_ops = batch.edges.num_nodes
+        frontier = build_frontier(
+            batch.edges,
+            tf.math.unsorted_segment_sum(tf.cast(batch.slot_mask, tf.int32), batch.slot_ops, num_ops) > 0,
+            num_hops=self.trunk.num_hops,
+            num_candidates=choices.shape[1] or tf.shape(choices)[1],
+            graphs=batch.op_graphs,
+            node_mask=batch.op_mask,
+        )
+        num_starts = frontier.sizes[0]
+        places = tf.where(batch.slot_mask, tf.gather(frontier.place, batch.slot_ops), -1)  # -1: summed nowhere
+        placed = tf.math.unsorted_segment_sum(choices, places, num_starts)
+        first = tf.nn.relu(tf.gather(encoded, frontier.order[:num_starts])[:, tf.newaxis] + placed)
+        parts = self._run_trunk(batch, frontier, frontier.start(tf.nn.relu(encoded), first), training)
+        return pool_parts(parts, frontier, tf.gather(self._node_weights(batch), frontier.order), batch.num_graphs)
+
+    def _node_weights(self, batch: Batch) -> tf.Tensor:
+        """[n] float32: what each op counts in `_read_out`."""
+        how = "mean" if self.config.readout == "mean" else "sum"
+        if self.config.readout == "configurable":
+            weights = pool_weights(batch.slot_graphs, batch.slot_mask, batch.num_graphs, how)
+            return tf.math.unsorted_segment_sum(weights, batch.slot_ops, batch.edges.num_nodes)
+        return pool_weights(batch.op_graphs, batch.op_mask, batch.num_graphs, how)
 
     def _read_out(self, batch: Batch, states: tf.Tensor) -> tf.Tensor:
         """[n, k, dim] -> [G, k, dim]."""

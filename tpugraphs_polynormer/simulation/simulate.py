@@ -64,6 +64,17 @@ SCALES: dict[str, Scale] = {
         ),
         kernel_nodes=40,
     ),
+    "demo": Scale(
+        layout_graphs=_same_graphs((28, 6, 6), (24, 6, 6)),
+        tile_kernels=(240, 40, 40),
+        layout_candidates={"xla": (300, 800), "nlp": (300, 800)},
+        test_candidates=300,
+        tile_candidates=(20, 200),
+        size=Size(
+            blocks=(1, 4), layers=(1, 2), width=(2, 12), batch=_BATCHES, image=(32, 48), sequence=(32, 50, 64, 77)
+        ),
+        kernel_nodes=40,
+    ),
     "small": Scale(
         layout_graphs=_same_graphs((36, 8, 8), (32, 8, 8)),
         tile_kernels=(300, 60, 60),

@@ -1,0 +1,228 @@
+"""Preprocessing and the first training batch, beside the obvious way: load everything, concatenate, cache, tf.data.
+
+    python benchmarks/preprocess.py [--input TREE] [--graphs 6] [--candidates 20000] [--repeats 3]
+
+Without --input it simulates one collection of that many graphs and candidates. Every measurement is a process of its
+own; memory is the largest sum over its process tree; both ways alternate, medians are printed. "First batch" counts
+from the start of the process, imports and all, with 64 candidates of each of 4 graphs in the batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+_COLLECTION, _FOLDER = "layout:nlp:random", "layout/nlp/random"
+_GRAPHS_PER_BATCH, _NUM_DRAWN, _NUM_DRAWS = 4, 64, 50
+_MEGA = 1e6
+
+
+def make_archives(root: Path, num_graphs: int, num_candidates: int) -> None:
+    """Simulated train graphs in the official format."""
+    from tpugraphs_polynormer.simulation.simulate import SCALES, simulate_graph
+
+    for number in range(num_graphs):
+        simulate_graph(root, Path(_FOLDER) / "train", SCALES["small"], 0, number, num_candidates)
+
+
+def list_archives(root: Path) -> list[Path]:
+    """The train archives."""
+    return sorted((root / "npz" / _FOLDER / "train").glob("*.npz"))
+
+
+def run_measured(arguments: list[str]) -> dict[str, float]:
+    """Runs a command: its seconds, its tree's peak memory, and the JSON it printed last, if any."""
+    start = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as log:
+        process = psutil.Popen(arguments, stdout=subprocess.PIPE, stderr=log, text=True)
+        peak = 0
+        while process.poll() is None:
+            peak = max(peak, sum(map(_resident, [process, *process.children(recursive=True)])))
+            time.sleep(0.02)
+        seconds = time.perf_counter() - start
+        log.seek(0)
+        if process.returncode:
+            raise SystemExit(f"{' '.join(arguments)}: exit code {process.returncode}\n{log.read()}")
+    last = process.stdout.read().strip().splitlines()[-1:]
+    printed = json.loads(last[0]) if last and last[0].startswith("{") else {}
+    return {"seconds": seconds, "peak": float(peak)} | printed
+
+
+def _resident(process: psutil.Process) -> int:
+    try:
+        return process.memory_info().rss
+    except psutil.NoSuchProcess:
+        return 0
+
+
+def prepare_obviously(tree: Path, cache: Path) -> None:
+    """np.load of everything, one concatenation per key, one compressed cache."""
+    parts: dict[str, list[np.ndarray]] = {}
+    for path in list_archives(tree):
+        with np.load(path, allow_pickle=False) as archive:
+            features = archive["node_config_feat"]
+            parts.setdefault("shapes", []).append(np.array([[len(archive["node_feat"]), *features.shape[:2]]]))
+            parts.setdefault("candidates", []).append(features.reshape(-1, features.shape[2]))
+            for key in ("node_feat", "node_opcode", "edge_index", "config_runtime", "node_config_ids"):
+                parts.setdefault(key, []).append(archive[key])
+    np.savez_compressed(cache, **{key: np.concatenate(values) for key, values in parts.items()})
+
+
+def feed_obviously(cache: Path) -> dict[str, float]:
+    """The cache in memory, tf.data over its tensors."""
+    import tensorflow as tf
+
+    with np.load(cache, allow_pickle=False) as archive:
+        arrays = {key: tf.convert_to_tensor(archive[key]) for key in archive.files}
+    num_nodes, num_candidates, num_config = arrays["shapes"].numpy().T
+    node_starts, candidate_starts = (np.cumsum([0, *sizes]) for sizes in (num_nodes, num_candidates))
+    row_starts = np.cumsum([0, *(num_candidates * num_config)])
+
+    def draw(number: tf.Tensor) -> dict[str, tf.Tensor]:
+        total, slots = tf.gather(num_candidates, number), tf.gather(num_config, number)
+        chosen = tf.random.uniform([_NUM_DRAWN], maxval=total, dtype=tf.int64)
+        rows = tf.gather(row_starts, number) + chosen[:, None] * slots + tf.range(slots)
+        nodes = tf.range(tf.gather(node_starts, number), tf.gather(node_starts, number + 1))
+        return {
+            "node_feat": tf.gather(arrays["node_feat"], nodes),
+            "candidates": tf.gather(arrays["candidates"], rows),
+            "runtimes": tf.gather(arrays["config_runtime"], tf.gather(candidate_starts, number) + chosen),
+        }
+
+    dataset = tf.data.Dataset.range(len(num_nodes)).shuffle(len(num_nodes)).repeat().map(draw)
+    next(iter(dataset.padded_batch(_GRAPHS_PER_BATCH)))
+    first = _seconds_since_start()
+    random = np.random.default_rng(0)
+    dense, runtimes = arrays["candidates"].numpy(), arrays["config_runtime"].numpy()
+
+    def draw_one() -> None:
+        number = random.integers(len(num_nodes))
+        chosen = random.choice(num_candidates[number], _NUM_DRAWN, replace=False)
+        block = dense[row_starts[number] : row_starts[number + 1]].reshape(-1, num_config[number], 18)
+        _ = block[chosen], runtimes[candidate_starts[number] + chosen]
+
+    return {"first_batch": first, "draw": _median_seconds(draw_one)}
+
+
+def feed_ours(folder: Path) -> dict[str, float]:
+    """Our dataset through our input pipeline."""
+    from tpugraphs_polynormer.config import DataConfig
+    from tpugraphs_polynormer.data.input_pipeline import make_training_dataset
+    from tpugraphs_polynormer.data.store import Collection
+
+    collection = Collection(folder)
+    config = DataConfig(graphs_per_batch=_GRAPHS_PER_BATCH, candidates_per_graph=_NUM_DRAWN)
+    next(iter(make_training_dataset(collection, config, seed=0)))
+    first = _seconds_since_start()
+    split, random = collection.split("train"), np.random.default_rng(0)
+
+    def draw_one() -> None:
+        number = int(random.integers(len(split)))
+        total = split.graphs[number].num_candidates
+        chosen = random.choice(total, min(_NUM_DRAWN, total), replace=False)
+        _ = split.read_codes(number, chosen), split.read_column(number, "runtimes", chosen)
+
+    return {"first_batch": first, "draw": _median_seconds(draw_one)}
+
+
+def _seconds_since_start() -> float:
+    return time.time() - psutil.Process().create_time()
+
+
+def _median_seconds(work: Callable[[], None]) -> float:
+    seconds = []
+    for _ in range(_NUM_DRAWS):
+        start = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
+
+
+def measure_both(tree: Path, scratch: Path, repeats: int) -> dict[str, list[dict[str, dict[str, float]]]]:
+    """{way: one {"prepare", "feed"} per repeat}, the two ways by turns."""
+    script = [sys.executable, str(Path(__file__).resolve()), "--input", str(tree)]
+    found: dict[str, list] = {"ours": [], "obvious": []}
+    for repeat in range(repeats):
+        ours, cache = scratch / f"ours{repeat}", scratch / f"cache{repeat}.npz"
+        command = [sys.executable, "-m", "tpugraphs_polynormer.cli", "preprocess", "--input", str(tree)]
+        prepared = run_measured([*command, "--output", str(ours), "--collections", _COLLECTION])
+        size = sum(path.stat().st_size for path in (ours / _FOLDER).glob("*.candidates"))
+        fed = run_measured([*script, "--way", "feed-ours", "--made", str(ours / _FOLDER)])
+        found["ours"].append({"prepare": prepared | {"size": size}, "feed": fed})
+        prepared = run_measured([*script, "--way", "prepare-obviously", "--made", str(cache)])
+        fed = run_measured([*script, "--way", "feed-obviously", "--made", str(cache)])
+        found["obvious"].append({"prepare": prepared | {"size": cache.stat().st_size}, "feed": fed})
+    return found
+
+
+def report(found: dict[str, list], archive_bytes: int, dense_bytes: int) -> str:
+    """A Markdown table; the last column says how many times better ours is."""
+    rows: list[tuple[str, Callable[[dict], float], bool]] = [
+        ("archives read, MB/s", lambda each: archive_bytes / _MEGA / each["prepare"]["seconds"], True),
+        ("prepared, s", lambda each: each["prepare"]["seconds"], False),
+        ("peak memory while preparing, MB", lambda each: each["prepare"]["peak"] / _MEGA, False),
+        ("on disk / dense float32 candidates", lambda each: each["prepare"]["size"] / dense_bytes, False),
+        ("first batch, s", lambda each: each["feed"]["first_batch"], False),
+        ("peak memory while feeding, MB", lambda each: each["feed"]["peak"] / _MEGA, False),
+        (f"draw {_NUM_DRAWN} candidates, ms", lambda each: each["feed"]["draw"] * 1e3, False),
+    ]
+    lines = ["| | ours | obvious way | ours is better by |", "|---|---|---|---|"]
+    for name, read, more_is_better in rows:
+        ours, obvious = (statistics.median(map(read, found[way])) for way in ("ours", "obvious"))
+        times = ours / obvious if more_is_better else obvious / ours
+        lines.append(f"| {name} | {ours:,.3g} | {obvious:,.3g} | {times:,.2f} x |")
+    return "\n".join(lines)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line; --way and --made are for the processes that this script starts."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--input", type=Path, help=f"a tree that holds npz/{_FOLDER}/train; default: simulated")
+    parser.add_argument("--graphs", type=int, default=6)
+    parser.add_argument("--candidates", type=int, default=20_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--way", choices=("feed-ours", "prepare-obviously", "feed-obviously"), help=argparse.SUPPRESS)
+    parser.add_argument("--made", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measures both ways and prints the table; as a child, does one of their steps."""
+    arguments = parse_arguments()
+    if arguments.way == "prepare-obviously":
+        prepare_obviously(arguments.input, arguments.made)
+        return
+    if arguments.way:
+        feed = feed_ours if arguments.way == "feed-ours" else feed_obviously
+        print(json.dumps(feed(arguments.made)))
+        return
+    from tpugraphs_polynormer.data.npz import read_shapes
+
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as scratch:
+        tree = arguments.input or Path(scratch) / "tree"
+        if arguments.input is None:
+            make_archives(tree, arguments.graphs, arguments.candidates)
+        archives = list_archives(tree)
+        if not archives:
+            raise SystemExit(f"{tree / 'npz' / _FOLDER / 'train'}: no archives; name another --input")
+        archive_bytes = sum(path.stat().st_size for path in archives)
+        dense_bytes = sum(4 * int(np.prod(read_shapes(path)["node_config_feat"])) for path in archives)
+        found = measure_both(tree, Path(scratch), arguments.repeats)
+    print(
+        f"{len(archives)} archives, {archive_bytes / _MEGA:,.0f} MB, {dense_bytes / _MEGA:,.0f} MB of dense float32 "
+        f"candidates; medians of {arguments.repeats} repeats\n\n{report(found, archive_bytes, dense_bytes)}"
+    )
+
+
+if __name__ == "__main__":
+    main()

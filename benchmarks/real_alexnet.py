@@ -1,0 +1,117 @@
+"""Held-out rank correlation on the 8,000 real alexnet candidates, beside a ridge regression in the same run.
+
+python benchmarks/real_alexnet.py [--real FOLDER] [--work FOLDER] [--config configs/real/alexnet.yaml] [--set A.B=C ...]
+
+Held out: the rows numpy.random.default_rng(0).permutation(8000)[:2000]. Of the others the last 600 validate (they
+choose the epoch), the rest train. Reported: Kendall's tau on the held-out rows, all of them and only those whose
+configuration is absent from the 6,000.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+from tpugraphs_polynormer.cli import main as run_command
+from tpugraphs_polynormer.data.npz import read_archive, write_npz
+from tpugraphs_polynormer.metrics import kendall_tau, rank_candidates, slowdown
+from tpugraphs_polynormer.startup import import_tensorflow
+
+NUM_HELD_OUT, NUM_VALIDATION = 2000, 600
+NAME = "alexnet_train_batch_32"
+
+
+def split_rows() -> dict[str, np.ndarray]:
+    """Rows of each split of the tree that is trained on; "test" are the held-out ones."""
+    order = np.random.default_rng(0).permutation(8000)
+    rest = order[NUM_HELD_OUT:]
+    return {"train": rest[:-NUM_VALIDATION], "valid": rest[-NUM_VALIDATION:], "test": order[:NUM_HELD_OUT]}
+
+
+def write_tree(source: Path, tree: Path) -> None:
+    """The real archive as an official tree of one graph per split, by rows."""
+    with np.load(source, allow_pickle=False) as arrays:
+        whole = dict(arrays)
+    for split, rows in split_rows().items():
+        part = whole | {key: whole[key][rows] for key in ("node_config_feat", "config_runtime")}
+        write_npz(tree / "npz" / "layout" / "xla" / "default" / split / f"{NAME}.npz", part)
+
+
+def one_hot(candidates: np.ndarray) -> np.ndarray:
+    """[c, nc, 18] -> [c, features]: which of its distinct layouts each node has."""
+    columns = []
+    for node in range(candidates.shape[1]):
+        _, codes = np.unique(candidates[:, node], axis=0, return_inverse=True)
+        columns.append(np.eye(codes.max() + 1)[codes.ravel()])
+    return np.concatenate(columns, 1)
+
+
+def fit_ridge(features: np.ndarray, targets: np.ndarray, strength: float = 1.0) -> np.ndarray:
+    """Ridge regression on centred targets; the weights."""
+    gram = features.T @ features + strength * np.eye(features.shape[1])
+    return np.linalg.solve(gram, features.T @ (targets - targets.mean()))
+
+
+def report(name: str, runtimes: np.ndarray, scores: np.ndarray, is_new: np.ndarray, seconds: float) -> None:
+    """One line of the table."""
+    best = slowdown(runtimes, rank_candidates(scores), 1)
+    taus = kendall_tau(runtimes, scores), kendall_tau(runtimes[is_new], scores[is_new])
+    print(f"| {name} | {taus[0]:.3f} | {taus[1]:.3f} | {100 * best:.2f} % | {seconds:.0f} |", flush=True)
+
+
+def main() -> None:
+    """Trains and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = Path(os.environ.get("TPUGRAPHS_REAL_DATA", Path(__file__).resolve().parents[2] / "shared" / "real"))
+    parser.add_argument("--real", type=Path, default=default)
+    parser.add_argument("--work", type=Path, default=Path("runs/real_alexnet"))
+    parser.add_argument("--config", type=Path, default=Path("configs/real/alexnet.yaml"))
+    parser.add_argument("--set", action="append", default=[], dest="overrides")
+    args = parser.parse_args()
+    source = args.real / "tpugraphs" / "layout" / f"{NAME}.npz"
+    archive, rows = read_archive(source), split_rows()
+    known = {archive.node_config_feat[row].tobytes() for part in ("train", "valid") for row in rows[part]}
+    held_out = rows["test"]
+    is_new = np.array([archive.node_config_feat[row].tobytes() not in known for row in held_out])
+    runtimes = archive.config_runtime[held_out]
+    print(f"{len(held_out)} held-out candidates, {is_new.sum()} of configurations absent from training")
+    print("| model | tau, all | tau, absent | slowdown at 1 | CPU seconds |\n|---|---|---|---|---|")
+    started = time.process_time()
+    features = one_hot(archive.node_config_feat)
+    fitted = np.concatenate([rows["train"], rows["valid"]])
+    ranks = np.argsort(np.argsort(archive.config_runtime[fitted], kind="stable")) / len(fitted)
+    weights = fit_ridge(features[fitted], ranks)
+    report("ridge on one-hot candidates", runtimes, features[held_out] @ weights, is_new, time.process_time() - started)
+    write_tree(source, args.work / "tree")
+    collections = ["--collections", "layout:xla:default", "--runner=FnApiRunner", "--direct_num_workers=1"]
+    run_command(["preprocess", "--input", str(args.work / "tree"), "--output", str(args.work / "data"), *collections])
+    started = time.process_time()
+    scores = train_and_score(args, held_out)
+    report("Polynormer", runtimes, scores, is_new, time.process_time() - started)
+
+
+def train_and_score(args: argparse.Namespace, held_out: np.ndarray) -> np.ndarray:
+    """Scores of the held-out rows by the best epoch's weights."""
+    import_tensorflow()
+    from tpugraphs_polynormer.checkpoints import Checkpoints, RunDirectory
+    from tpugraphs_polynormer.config import load_config
+    from tpugraphs_polynormer.distribution import make_strategy
+    from tpugraphs_polynormer.tasks import build_ranking_task, open_collection
+    from tpugraphs_polynormer.training import train
+
+    config = load_config(args.config, args.overrides)
+    train(config, args.work / "data", args.work / "run", strategy=make_strategy("cpu"))
+    task = build_ranking_task(config, open_collection(config, args.work / "data"))
+    split = task.collection.split("test")
+    scorer = task.make_scorer()
+    scorer.score_graph(split, 0, np.arange(2))  # makes the variables
+    Checkpoints(RunDirectory.open(args.work / "run"), "best", model=task.model).restore()
+    return task.make_scorer().score_graph(split, 0)
+
+
+if __name__ == "__main__":
+    main()

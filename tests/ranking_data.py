@@ -1,0 +1,112 @@
+"""Two small collections whose runtimes can be learned, preprocessed once per test session; and configs to match."""
+
+import atexit
+import functools
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from tests.archives import layout_arrays, tile_arrays, write_tree
+from tests.datasets import LAYOUT, TILE, preprocess_here
+from tpugraphs_polynormer.config import Config, DataConfig, load_config
+from tpugraphs_polynormer.data.input_pipeline import make_training_dataset
+from tpugraphs_polynormer.data.store import Collection
+from tpugraphs_polynormer.tasks import DatasetFacts, build_ranking_model
+
+# Narrow and short: what is tested is the same at any width.
+SMALL = (
+    "model.hidden_dim=8",
+    "model.num_heads=2",
+    "model.num_local_layers=2",
+    "model.opcode_dim=2",
+    "model.layout_dim=2",
+    "model.num_fusion_layers=1",
+    "data.graphs_per_batch=2",
+    "data.candidates_per_graph=4",
+    "training.steps_per_epoch=2",
+    "training.steps_per_execution=1",
+    "training.epochs=2",
+    "training.warmup_steps=0",
+    "training.learning_rate=0.01",
+)
+COLLECTIONS = (LAYOUT, TILE)
+
+
+def small_config(collection: str = LAYOUT, *overrides: str) -> Config:
+    """The small config of a collection, changed by the overrides."""
+    return load_config(None, (*SMALL, f"data.collection={collection}", *overrides))
+
+
+def learnable_layout(num_nodes: int, num_config: int, num_candidates: int, seed: int) -> dict:
+    """A graph whose runtime grows with the first minor-to-major entry of every slot; all opcodes among five."""
+    arrays = layout_arrays(num_nodes, num_config, num_candidates, seed)
+    arrays["node_opcode"] = arrays["node_opcode"] % 5 + 1
+    arrays["config_runtime"] = (1e6 * (10 + arrays["node_config_feat"][:, :, 0].sum(1))).astype(np.int64)
+    return arrays
+
+
+def learnable_tile(num_nodes: int, num_candidates: int, seed: int) -> dict:
+    """A kernel whose runtime is the product of its output bounds."""
+    arrays = tile_arrays(num_nodes, num_candidates, seed)
+    arrays["config_runtime"] = (1e6 * (1 + arrays["config_feat"][:, 15])).astype(np.int64)
+    return arrays
+
+
+def scratch_folder() -> Path:
+    """A folder that is gone when the test session ends."""
+    folder = Path(tempfile.mkdtemp(prefix="tpugraphs-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@functools.cache
+def ranking_datasets() -> Path:
+    """The folder of both collections; the test split hides its runtimes."""
+    root = scratch_folder()
+    hidden = layout_arrays(seed=21)
+    hidden["config_runtime"] = hidden["config_runtime"] * 0
+    layouts = {
+        "train": {f"graph{i}": learnable_layout(6 + 2 * i, 2 + i % 2, 40 + i, seed=i) for i in range(4)},
+        "valid": {f"valid{i}": learnable_layout(9 + i, 3, 20, seed=10 + i) for i in range(2)},
+        "test": {"hidden": hidden},
+    }
+    tiles = {
+        "train": {f"kernel{i}": learnable_tile(3 + i, 20 + i, seed=40 + i) for i in range(4)},
+        "valid": {"held": learnable_tile(6, 20, seed=50)},
+    }
+    write_tree(root / "in", LAYOUT, layouts)
+    write_tree(root / "in", TILE, tiles)
+    preprocess_here(root / "in", root / "out", LAYOUT, TILE, graphs_per_shard=2)
+    return root / "out"
+
+
+@functools.cache
+def collection(name: str = LAYOUT) -> Collection:
+    """One of the two, opened."""
+    return Collection(ranking_datasets() / name.replace(":", "/"))
+
+
+def first_batch(config: Config, step: int = 0):
+    """The batch of a training step."""
+    return _read_batch(config.data, step)
+
+
+@functools.cache  # tracing the input pipeline costs more than what most tests do with its batch
+def _read_batch(data: DataConfig, step: int):
+    return next(iter(make_training_dataset(collection(data.collection), data, seed=3, start_step=step)))
+
+
+def built_model(config: Config, seed: int = 0):
+    """A model of the config with all its variables, in the global phase, every weight moved off its special values."""
+    tf.keras.utils.set_random_seed(seed)
+    model = build_ranking_model(config, DatasetFacts.of(collection(config.data.collection).manifest))
+    model(first_batch(config), training=False)
+    if getattr(model.trunk, "global_layers", None):
+        model.trunk.phase = "global"
+    random = np.random.default_rng(seed)
+    for variable in model.trainable_variables:
+        variable.assign_add(random.normal(scale=0.1, size=variable.shape).astype(np.float32))
+    return model

@@ -1,0 +1,101 @@
+"""The last stages as a user runs them, in processes of their own; bad input is one message and no traceback."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.datasets import LAYOUT, TILE
+from tests.trained import Trained
+from tpugraphs_polynormer.cli import main
+from tpugraphs_polynormer.submission import expected_rows
+
+pytest_plugins = ("tests.trained",)
+
+
+def run(*arguments: Path | str) -> subprocess.CompletedProcess:
+    """`tpugraphs <arguments>` as a process."""
+    command = [sys.executable, "-m", "tpugraphs_polynormer.cli", *map(str, arguments)]
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+@pytest.mark.slow
+def test_from_runs_to_a_scored_submission(trained: Trained, tmp_path: Path) -> None:
+    runs, output = ["--run-dir", trained.layout, trained.tile], tmp_path / "predictions"
+    evaluated = run("evaluate", *runs, "--data", trained.data, "--output", tmp_path / "evaluation")
+    assert evaluated.returncode == 0, evaluated.stderr
+    summary = json.loads((tmp_path / "evaluation" / "tile" / "evaluation-valid.json").read_text())
+    assert f"{summary['overall']['score']:.4f}" in evaluated.stdout
+    predicted = run("predict", *runs, "--data", trained.data, "--output", output)
+    assert predicted.returncode == 0, predicted.stderr
+    assert "6 graphs, 6 predicted now" in predicted.stdout
+    again = run("predict", *runs, "--data", trained.data, "--output", output, "--runner=FnApiRunner")
+    assert "6 graphs, 0 predicted now" in again.stdout, again.stderr
+    csv = tmp_path / "submission.csv"
+    truth = ["--data", trained.tree, "--score", trained.tree / "truth"]
+    submitted = run("submit", "--predictions", output, "--output", csv, *truth)
+    assert submitted.returncode == 0, submitted.stderr
+    assert run("submit", "--check", csv, *truth).stdout == submitted.stdout
+    table = dict(line.split() for line in submitted.stdout.splitlines()[2:])
+    assert set(table) == {LAYOUT, TILE, "mean"}
+    assert float(table["mean"]) == pytest.approx((float(table[LAYOUT]) + float(table[TILE])) / 2, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_a_beam_job_from_its_own_file(trained: Trained, tmp_path: Path) -> None:
+    script = Path(__file__).resolve().parents[1] / "pipelines" / "score.py"
+    places = ["--data", trained.data, "--output", tmp_path]
+    command = [sys.executable, script, "--run-dir", trained.tile, *places, "--runner=FnApiRunner"]
+    environment = os.environ | {"PYTHONPATH": str(script.parents[1])}
+    ended = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment, check=False)
+    assert "3 graphs, 3 predicted now" in ended.stdout, ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["evaluate", "predict", "report", "export"])
+def test_an_empty_run_directory_is_told_without_a_traceback(trained: Trained, tmp_path: Path, stage: str) -> None:
+    output = ["--output", tmp_path / "output"]
+    ended = run(stage, "--run-dir", tmp_path, "--data", trained.data, *output)
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1].startswith(f"tpugraphs {stage}: error: {tmp_path}: no config.yaml")
+    assert "Traceback" not in ended.stderr
+    assert not (tmp_path / "output").exists()
+
+
+def failure(capsys: pytest.CaptureFixture, *arguments: Path | str) -> str:
+    """What a failing stage says."""
+    assert main(list(map(str, arguments))) == 2
+    return capsys.readouterr().err
+
+
+def test_submit_needs_exactly_one_source(trained: Trained, tmp_path: Path, capsys) -> None:
+    assert "either --predictions" in failure(capsys, "submit", "--data", trained.tree)
+    both = ["--predictions", tmp_path, "--check", tmp_path / "a.csv"]
+    assert "either --predictions" in failure(capsys, "submit", "--data", trained.tree, *both)
+
+
+def test_submit_lists_every_violation(trained: Trained, tmp_path: Path, capsys) -> None:
+    rows = expected_rows(trained.tree)
+    lines = [f"{row.id},{';'.join(map(str, range(row.num_listed)))}" for row in rows]
+    csv = tmp_path / "others.csv"
+    csv.write_text("\n".join(["ID,TopConfigs", *lines]) + "\n")
+    assert main(["submit", "--data", str(trained.tree), "--check", str(csv)]) == 0
+    assert f"{len(rows)} rows, valid" in capsys.readouterr().out
+    broken = [*lines[:-2], lines[-2].replace(",0;", ",1;")]
+    csv.write_text("\n".join(["ID,TopConfigs", *broken]) + "\n")
+    told = failure(capsys, "submit", "--data", trained.tree, "--check", csv)
+    assert f"{rows[-2].id}: found candidate 1 more than once" in told
+    assert f"{rows[-1].id}: found no row" in told
+
+
+def test_submit_tells_the_datasets_folder_from_the_tree(trained: Trained, tmp_path: Path, capsys) -> None:
+    assert "that holds npz/" in failure(capsys, "submit", "--data", trained.data, "--check", tmp_path / "a.csv")
+
+
+def test_predict_refuses_options_that_are_nobodys(trained: Trained, tmp_path: Path, capsys) -> None:
+    places = ["--run-dir", trained.tile, "--data", trained.data, "--output", tmp_path]
+    assert "--speed" in failure(capsys, "predict", *places, "--speed=9")

@@ -1,0 +1,66 @@
+"""The documents keep what they promise: commands parse, links lead somewhere, the config page is the config."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tpugraphs_polynormer.catalog import COLLECTIONS
+from tpugraphs_polynormer.cli import build_parser
+from tpugraphs_polynormer.config import document_config, load_config
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def commands(page: Path) -> list[str]:
+    """The `tpugraphs ...` lines of a page's code blocks, continued lines joined."""
+    blocks = re.findall(r"```[a-z]*\n(.*?)```", page.read_text(), re.DOTALL)
+    lines = [line.strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    return [line.removeprefix("$ ") for line in lines if line.removeprefix("$ ").startswith("tpugraphs ")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_parses(page):
+    for command in commands(page):
+        words = shlex.split(command, comments=True)[1:]
+        words = words[: words.index(">")] if ">" in words else words
+        args, others = build_parser().parse_known_args(words)
+        assert args.stage
+        assert not others or args.takes_beam_arguments, command
+        config = getattr(args, "config", None)
+        if config is not None and config.parts[0] == "configs":
+            assert (ROOT / config).is_file(), command
+
+
+def test_the_readme_shows_every_stage():
+    shown = (ROOT / "README.md").read_text()
+    stages = build_parser()._subparsers._group_actions[0].choices
+    assert [stage for stage in stages if f"`{stage}" not in shown and f", `{stage}`" not in shown] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_to_files_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_config_page_is_the_config():
+    assert (ROOT / "docs/config.md").read_text() == document_config(), "run: tpugraphs config docs > docs/config.md"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").rglob("*.yaml")), ids=lambda path: path.stem)
+def test_every_config_loads_and_says_its_command(path):
+    load_config(path)
+    assert path.read_text().startswith("#")
+    assert re.search(r"tpugraphs |python benchmarks/", path.read_text())
+
+
+@pytest.mark.parametrize("model", ["polynormer", "polynormer_local", "graphsage"])
+@pytest.mark.parametrize("collection", COLLECTIONS)
+def test_a_config_per_collection_and_model(model, collection):
+    config = load_config(ROOT / "configs" / model / f"{collection.replace(':', '_')}.yaml")
+    assert config.data.collection == collection
+    assert config.model.trunk == model.replace("_", "-")

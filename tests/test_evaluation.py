@@ -1,0 +1,115 @@
+"""Evaluation of whole graphs: the official index files, and what cannot be evaluated."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+from scipy.stats import kendalltau
+
+from tests.ranking_data import LAYOUT, TILE, collection
+from tpugraphs_polynormer.data.manifest import DatasetError
+from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.evaluation import choose_candidates, evaluate_split, format_csv, read_indices
+
+
+class TruthScorer:
+    """Scores are the runtimes over normalizers, or their negatives."""
+
+    def __init__(self, sign: float = 1.0) -> None:
+        self._sign = sign
+
+    def score_graph(self, split, number, candidates):
+        ratios = split.read_column(number, "runtimes", candidates) / split.read_column(
+            number, "normalizers", candidates
+        )
+        return self._sign * ratios
+
+
+def write_indices(folder, content) -> None:
+    (folder / "xla_random.json").write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    "name, num_graphs", [("xla:default", 7), ("xla:random", 7), ("nlp:default", 20), ("nlp:random", 20)]
+)
+def test_the_official_files_are_read(real_data, name, num_graphs):
+    indices = read_indices(real_data / "tpugraphs" / "eval_indices", f"layout:{name}")
+    assert len(indices) == num_graphs
+    for numbers in indices.values():
+        assert numbers.dtype == np.int64 and len(set(numbers.tolist())) == len(numbers) <= 1000
+
+
+def test_indices_choose_the_candidates_in_their_order(tmp_path):
+    split = collection(LAYOUT).split("valid")
+    write_indices(tmp_path, {"valid0": [7, 2, 11], "elsewhere": [1]})
+    chosen = choose_candidates(split, most=5, indices=read_indices(tmp_path, LAYOUT))
+    assert chosen[0].tolist() == [7, 2, 11]
+    assert len(chosen[1]) == 5, "a graph without indices: at most so many"
+    metrics = evaluate_split(TruthScorer(), split, collection=LAYOUT, candidates=chosen)
+    assert [graph.num_candidates for graph in metrics] == [3, 5]
+
+
+def test_without_indices_the_choice_is_by_seed_or_all():
+    split = collection(LAYOUT).split("valid")
+    first, again, other = (choose_candidates(split, most=6, seed=seed) for seed in (0, 0, 1))
+    for one, two in zip(first, again, strict=True):
+        assert one.tolist() == two.tolist() == sorted(set(one.tolist())) and len(one) == 6
+    assert [each.tolist() for each in other] != [each.tolist() for each in first]
+    assert [len(each) for each in choose_candidates(split, most=0)] == [20, 20]
+
+
+@pytest.mark.parametrize(
+    "content, reason",
+    [
+        ("{", "not an index file"),
+        ([1, 2], "found a list"),
+        ({"valid0": [1.5]}, "valid0: found"),
+        ({"valid0": []}, "valid0: found"),
+        ({"valid0": "12"}, "valid0: found"),
+        ({"valid0": [True]}, "valid0: found"),
+        ({"valid0": [[1]]}, "valid0: found"),
+        ({"valid0": [3, -1]}, "valid0: a number is negative or there twice"),
+        ({"valid0": [3, 3]}, "valid0: a number is negative or there twice"),
+    ],
+)
+def test_bad_index_files_are_refused(tmp_path, content, reason):
+    write_indices(tmp_path, content)
+    with pytest.raises(UserError, match=rf"xla_random\.json: {reason}"):
+        read_indices(tmp_path, LAYOUT)
+
+
+def test_indices_past_the_end_and_missing_files_are_refused(tmp_path):
+    write_indices(tmp_path, {"valid0": [3, 20]})
+    with pytest.raises(UserError, match=r"valid0: the index file names candidate 20, expected 0\.\.19"):
+        choose_candidates(collection(LAYOUT).split("valid"), most=0, indices=read_indices(tmp_path, LAYOUT))
+    with pytest.raises(UserError, match=r"nlp_random\.json"):
+        read_indices(tmp_path, "layout:nlp:random")
+
+
+@pytest.mark.parametrize("name", [LAYOUT, TILE])
+def test_the_truth_is_perfect_and_its_opposite_the_worst(name):
+    split = collection(name).split("valid")
+    candidates = choose_candidates(split, most=0)
+    for sign, opa, tau in ((1.0, 1.0, 1.0), (-1.0, 0.0, -1.0)):
+        for graph in evaluate_split(TruthScorer(sign), split, collection=name, candidates=candidates):
+            assert graph.opa == opa and graph.tau == pytest.approx(tau)
+
+
+def test_csv_holds_one_line_per_graph_that_can_be_read_back():
+    split = collection(LAYOUT).split("valid")
+    candidates = choose_candidates(split, most=8)
+    graphs = evaluate_split(TruthScorer(-1.0), split, collection=LAYOUT, candidates=candidates)
+    rows = list(csv.DictReader(io.StringIO(format_csv(graphs))))
+    assert [row["graph"] for row in rows] == ["valid0", "valid1"]
+    for number, row in enumerate(rows):
+        runtimes = split.read_column(number, "runtimes", candidates[number])
+        assert float(row["tau"]) == pytest.approx(kendalltau(runtimes, -runtimes).statistic)
+        assert float(row["slowdown_1"]) == pytest.approx(runtimes.max() / runtimes.min() - 1)
+
+
+def test_hidden_runtimes_are_refused_by_name():
+    split = collection(LAYOUT).split("test")
+    with pytest.raises(DatasetError, match="layout:xla:random hidden: runtimes are hidden"):
+        evaluate_split(TruthScorer(), split, collection=LAYOUT, candidates=choose_candidates(split, most=0))

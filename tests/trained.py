@@ -1,0 +1,49 @@
+"""A tiny simulated tree, its datasets and trained runs, made once per test session by the real stages."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from tests.datasets import LAYOUT, TILE, preprocess_here
+from tpugraphs_polynormer.config import Config, DataConfig, ModelConfig, TrainingConfig
+from tpugraphs_polynormer.simulation.simulate import SCALES, simulate_graph, simulate_kernel
+from tpugraphs_polynormer.training import train
+
+SMALL = Config(
+    data=DataConfig(collection=LAYOUT, graphs_per_batch=2, candidates_per_graph=4),
+    model=ModelConfig(hidden_dim=8, num_heads=2, num_local_layers=1, num_fusion_layers=1),
+    training=TrainingConfig(epochs=2, steps_per_epoch=2, steps_per_execution=1, learning_rate=0.01, warmup_steps=0),
+)
+
+
+class Trained:
+    """`tree` holds npz/ and truth/, `data` the datasets, `layout`, `layout_seed_1` and `tile` are run directories."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.tree, self.data = root, root / "tree", root / "data"
+        self.runs = root / "runs"
+        self.layout, self.layout_seed_1, self.tile = (self.runs / name for name in ("layout", "layout_1", "tile"))
+        self._simulate()
+        preprocess_here(self.tree, self.data, LAYOUT, TILE)
+        self._train(self.layout, SMALL)
+        self._train(self.layout_seed_1, replace(SMALL, seed=1))
+        self._train(self.tile, replace(SMALL, data=replace(SMALL.data, collection=TILE)))
+
+    def _simulate(self) -> None:
+        plan = replace(SCALES["tiny"], test_candidates=20, tile_candidates=(8, 20))
+        numbers = {"train": (0, 1, 2), "valid": (100_000, 100_001), "test": (200_000, 200_001, 200_002)}
+        for split, members in numbers.items():
+            for number in members:
+                simulate_graph(self.tree, Path("layout/xla/random") / split, plan, 0, number, 20 + number % 7)
+                simulate_kernel(self.tree, Path("tile/xla") / split, plan, 0, number)
+
+    def _train(self, run_dir: Path, config: Config) -> None:
+        train(config, self.data, run_dir, strategy=tf.distribute.OneDeviceStrategy("CPU:0"))
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Not to be changed by a test: copy what is to be broken."""
+    return Trained(tmp_path_factory.mktemp("trained"))

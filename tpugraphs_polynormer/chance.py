@@ -1,0 +1,31 @@
+"""What a random ranking would score: exact expectations over all orders, so that no seed is needed."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import gammaln
+
+from tpugraphs_polynormer.catalog import TILE_TOP
+
+
+def expected_slowdown(costs: np.ndarray, k: int) -> float:
+    """Mean slowdown of the best of k candidates drawn at random from costs [c], without replacement.
+
+    Of the costs in ascending order the i-th (from 0) is the smallest drawn in C(c - 1 - i, k - 1) of C(c, k) draws.
+    """
+    ascending = np.sort(np.asarray(costs, np.float64))
+    count, k = len(ascending), min(k, len(costs))
+    places = np.arange(count - k + 1)
+    log_chances = _log_binomial(count - 1 - places, k - 1) - _log_binomial(count, k)
+    return float(np.exp(log_chances) @ ascending[: count - k + 1] / ascending[0]) - 1.0
+
+
+def expected_score(kind: str, costs: np.ndarray) -> float:
+    """The contest's score that a random ranking of costs [c] has on average: for layouts tau is 0."""
+    if kind == "tile":
+        return 1.0 - expected_slowdown(costs, TILE_TOP)
+    return 0.0 if len(costs) > 1 else 1.0
+
+
+def _log_binomial(total: np.ndarray | int, chosen: int) -> np.ndarray:
+    return gammaln(np.add(total, 1)) - gammaln(chosen + 1) - gammaln(np.subtract(total, chosen - 1))

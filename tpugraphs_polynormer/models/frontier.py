@@ -1,0 +1,231 @@
+"""Early fusion without the waste: a node that no candidate has reached yet has one state, not one per candidate.
+
+Nodes are put in the order of their hops from the configurable ones. Before the first layer the configurable nodes differ
+between candidates; each layer lets the difference travel one hop. So the nodes that vary are always a prefix of the
+order, and the states of p varying nodes and n - p shared ones are kept as the rows of one matrix
+
+    [p * candidates + n - p, dim]: candidate by candidate for each varying node, then one row for each shared node.
+
+Whatever works row by row (dense layers, norms, activations) needs no change; only what mixes nodes does: `aggregate_hop`,
+`attend_hop`, and global attention, which takes the two parts apart. Scores and gradients are those of the naive
+computation on [n, candidates, dim]. (Dropout draws one mask for a shared row: candidates see the same noise there.)
+
+Prefixes have sizes that depend on the data, so XLA cannot compile this: RankingModel falls back to the naive computation
+under XLA.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from tpugraphs_polynormer.models.edges import Edges, build_edges_tf, select_edges
+from tpugraphs_polynormer.models.kernels import aggregate, attend, inverse_degree
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One layer's step: `before` nodes vary in its input, `after` in its output; `reach` nodes can be sources of these.
+
+    All node ids are places in the frontier's order.
+    """
+
+    edges: Edges  # among all nodes, without masked ones
+    num_candidates: int | tf.Tensor
+    before: tf.Tensor
+    after: tf.Tensor
+    reach: tf.Tensor
+    node_mask: tf.Tensor  # [num_nodes] bool
+
+    def expand(self, rows: tf.Tensor) -> tf.Tensor:
+        """Rows of the layer's input -> rows of its output: nodes that begin to vary get a copy per candidate."""
+        first = self.before * self.num_candidates
+        stop = first + self.after - self.before
+        copies = tf.repeat(rows[first:stop], self.num_candidates, axis=0)
+        return tf.concat([rows[:first], copies, rows[stop:]], 0)
+
+    def spread(self, rows: tf.Tensor, num_nodes: tf.Tensor) -> tf.Tensor:
+        """Rows of the input [rows, ...] -> [num_nodes, candidates, ...] of the first nodes, varying or not."""
+        first = self.before * self.num_candidates
+        tail = rows.shape[1:].as_list()
+        copies = tf.repeat(rows[first : first + num_nodes - self.before, tf.newaxis], self.num_candidates, axis=1)
+        return tf.concat([tf.reshape(rows[:first], [-1, self.num_candidates, *tail]), copies], 0)
+
+    def shared(self, rows: tf.Tensor) -> tf.Tensor:
+        """The rows of the input that belong to shared nodes."""
+        return rows[self.before * self.num_candidates :]
+
+    def join(self, varying: tf.Tensor, shared: tf.Tensor) -> tf.Tensor:
+        """[after, candidates, ...] and [num_nodes - after, ...] -> rows of the output."""
+        tail = shared.shape[1:].as_list()
+        return tf.concat([tf.reshape(varying, [-1, *tail]), shared], 0)
+
+    def row_weights(self) -> tf.Tensor:
+        """[rows of the output]: how often each row stands in the naive [n, candidates, dim]; 0 for padding."""
+        real = tf.cast(self.node_mask, tf.float32)
+        varying = tf.repeat(real[: self.after], self.num_candidates)
+        return tf.concat([varying, real[self.after :] * tf.cast(self.num_candidates, tf.float32)], 0)
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """The order of a batch's nodes, and how far candidates make a difference after each layer."""
+
+    edges: Edges  # in frontier order
+    order: tf.Tensor  # [num_nodes], the nodes by hops
+    place: tf.Tensor  # [num_nodes], where each node stands in the order
+    sizes: list[tf.Tensor]  # nodes within 0, 1, ..., num_hops + 1 hops
+    num_candidates: int | tf.Tensor
+    graphs: tf.Tensor  # [num_nodes] int32, in frontier order
+    node_mask: tf.Tensor  # [num_nodes] bool, in frontier order
+
+    @property
+    def num_varying(self) -> tf.Tensor:
+        """Nodes that vary after the last layer."""
+        return self.sizes[-2]
+
+    def hops(self, num_layers: int) -> list[Hop]:
+        """The steps of `num_layers` layers; after `num_hops` of them nothing spreads any more."""
+        last = len(self.sizes) - 2
+        ends = [(min(layer, last), min(layer + 1, last)) for layer in range(num_layers)]
+        return [
+            Hop(
+                edges=self.edges,
+                num_candidates=self.num_candidates,
+                before=self.sizes[before],
+                after=self.sizes[after],
+                reach=self.sizes[after + 1],
+                node_mask=self.node_mask,
+            )
+            for before, after in ends
+        ]
+
+    def start(self, shared: tf.Tensor, varying: tf.Tensor) -> tf.Tensor:
+        """The first rows: [num_nodes, dim] in the nodes' own order, and [sizes[0], candidates, dim] at the front."""
+        rest = tf.gather(shared, self.order[self.sizes[0] :])
+        return tf.concat([tf.reshape(varying, [-1, varying.shape[-1]]), rest], 0)
+
+    def split(self, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The last rows as [num_varying, candidates, dim] and [num_nodes - num_varying, 1, dim]."""
+        count = self.num_varying * self.num_candidates
+        varying = tf.reshape(rows[:count], [-1, self.num_candidates, rows.shape[-1]])
+        return varying, rows[count:, tf.newaxis]
+
+    def split_nodes(self, per_node: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """[num_nodes, ...] in frontier order, cut as `split` does."""
+        return per_node[: self.num_varying], per_node[self.num_varying :]
+
+
+def build_frontier(
+    edges: Edges,
+    starts: tf.Tensor,
+    *,
+    num_hops: int,
+    num_candidates: int | tf.Tensor,
+    graphs: tf.Tensor,
+    node_mask: tf.Tensor,
+) -> Frontier:
+    """The frontier of a batch.
+
+    Args:
+      edges: both ways, as the layers use them.
+      starts: [num_nodes] bool, the nodes that candidates differ in before the first layer.
+      num_hops: how many layers look at neighbours.
+      num_candidates: k. graphs: [num_nodes] int, the graph of each node. node_mask: [num_nodes] bool.
+    """
+    source, target = edges.source, edges.target
+    if edges.mask is not None:
+        source, target = tf.boolean_mask(source, edges.mask), tf.boolean_mask(target, edges.mask)
+    hops = count_hops(source, target, starts, num_hops + 1)
+    order = tf.argsort(hops, stable=True)
+    place = tf.math.invert_permutation(order)
+    return Frontier(
+        edges=build_edges_tf(tf.gather(place, source), tf.gather(place, target), edges.num_nodes),
+        order=order,
+        place=place,
+        sizes=[tf.reduce_sum(tf.cast(hops <= hop, tf.int32)) for hop in range(num_hops + 2)],
+        num_candidates=num_candidates,
+        graphs=tf.gather(graphs, order),
+        node_mask=tf.gather(node_mask, order),
+    )
+
+
+def count_hops(source: tf.Tensor, target: tf.Tensor, starts: tf.Tensor, most: int) -> tf.Tensor:
+    """[num_nodes] int32: edges on the shortest way from a start; most + 1 where it is longer."""
+    reached = tf.cast(starts, tf.int32)
+    hops = 1 - reached
+    for _ in range(most):
+        arrived = tf.math.unsorted_segment_max(tf.gather(reached, source), target, tf.shape(starts)[0])
+        reached = tf.maximum(reached, arrived)
+        hops += 1 - reached
+    return hops
+
+
+def layer_edges(edges: Edges | Frontier, num_layers: int) -> list[Edges | Hop]:
+    """What each of a trunk's layers gets as its edges."""
+    return edges.hops(num_layers) if isinstance(edges, Frontier) else [edges] * num_layers
+
+
+def expand(states: tf.Tensor, edges: Edges | Hop) -> tf.Tensor:
+    """States of a layer's input, as its output has them."""
+    return edges.expand(states) if isinstance(edges, Hop) else states
+
+
+def aggregate_hop(rows: tf.Tensor, hop: Hop, *, how: str, formulation: str) -> tf.Tensor:
+    """`kernels.aggregate` of rows [input rows, dim] -> [output rows, dim].
+
+    A sum splits: varying neighbours are added up per candidate, shared ones once, for all targets together.
+    """
+    inverse = inverse_degree(hop.edges)
+    if how == "gcn":
+        rows *= tf.cast(_row_values(tf.sqrt(inverse), hop.before, hop.num_candidates), rows.dtype)
+    dim = rows.shape[-1]
+    first = hop.before * hop.num_candidates
+    blocks = tf.reshape(rows[:first], [hop.before, hop.num_candidates * dim])
+    edges = hop.edges
+    from_varying = select_edges(edges, edges.source < hop.before, sources=(0, hop.before), targets=(0, hop.after))
+    from_shared = select_edges(edges, edges.source >= hop.before, sources=(hop.before, edges.num_nodes))
+    varying = aggregate(blocks, from_varying, how="sum", formulation=formulation)
+    shared = aggregate(hop.shared(rows), from_shared, how="sum", formulation=formulation)  # [num_nodes, dim]
+    varying = tf.reshape(varying, [hop.after, hop.num_candidates, dim]) + shared[: hop.after, tf.newaxis]
+    summed = hop.join(varying, shared[hop.after :])
+    scale = tf.sqrt(inverse) if how == "gcn" else inverse
+    return summed * tf.cast(_row_values(scale, hop.after, hop.num_candidates), rows.dtype)
+
+
+def attend_hop(
+    source_scores: tf.Tensor, target_scores: tf.Tensor, values: tf.Tensor, hop: Hop, *, formulation: str
+) -> tf.Tensor:
+    """`kernels.attend` of rows: scores [input rows, heads], values [input rows, heads, dim] -> [output rows, heads, dim].
+
+    A node that varies weighs all its neighbours by candidate; one that does not has shared neighbours only.
+    """
+    edges = hop.edges
+    heads, dim = values.shape[1:]
+    slots = hop.num_candidates * heads
+    into_varying = select_edges(edges, edges.target < hop.after, sources=(0, hop.reach), targets=(0, hop.after))
+    varying = attend(
+        tf.reshape(hop.spread(source_scores, hop.reach), [-1, slots]),
+        tf.reshape(hop.spread(target_scores, hop.after), [-1, slots]),
+        tf.reshape(hop.spread(values, hop.reach), [-1, slots, dim]),
+        into_varying,
+        formulation=formulation,
+    )
+    num_nodes = edges.num_nodes
+    into_shared = select_edges(
+        edges, edges.target >= hop.after, sources=(hop.before, num_nodes), targets=(hop.after, num_nodes)
+    )
+    shared = attend(
+        hop.shared(source_scores),
+        hop.shared(target_scores)[hop.after - hop.before :],
+        hop.shared(values),
+        into_shared,
+        formulation=formulation,
+    )
+    return hop.join(varying, shared)
+
+
+def _row_values(per_node: tf.Tensor, num_varying: tf.Tensor, num_candidates: int | tf.Tensor) -> tf.Tensor:
+    """[num_nodes, 1] -> [rows, 1]."""
+    return tf.concat([tf.repeat(per_node[:num_varying], num_candidates, axis=0), per_node[num_varying:]], 0)

@@ -1,0 +1,53 @@
+"""Adam as torch runs it: L2 added to the gradient, and no step for variables that the loss does not reach."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+BETAS = (0.9, 0.999)
+EPSILON = 1e-8
+
+
+class Adam(tf.Module):
+    """Adam for one group of variables, one fused op per variable.
+
+    The bias correction counts the steps of the group, not of the run: layers that join in the global phase start
+    their moments at zero and must be corrected as beginners, which one counter for all variables would not do.
+    """
+
+    def __init__(self, variables: Sequence[tf.Variable], *, learning_rate: float, weight_decay: float = 0.0):
+        super().__init__()
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.steps = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.first = [tf.Variable(tf.zeros_like(variable), trainable=False) for variable in variables]
+        self.second = [tf.Variable(tf.zeros_like(variable), trainable=False) for variable in variables]
+
+    @property
+    def slots(self) -> list[tf.Variable]:
+        """All state, in a fixed order."""
+        return [self.steps, *self.first, *self.second]
+
+    def apply(self, gradients: Sequence[tf.Tensor | None], variables: Sequence[tf.Variable]) -> None:
+        """One step; `variables` are those of the constructor, a gradient of None leaves its variable alone."""
+        count = tf.cast(self.steps.assign_add(1), tf.float32)
+        powers = [tf.pow(beta, count) for beta in BETAS]
+        for variable, gradient, first, second in zip(variables, gradients, self.first, self.second, strict=True):
+            if gradient is None:
+                continue
+            if self.weight_decay:
+                gradient += self.weight_decay * variable
+            tf.raw_ops.ResourceApplyAdam(
+                var=variable.handle,
+                m=first.handle,
+                v=second.handle,
+                beta1_power=powers[0],
+                beta2_power=powers[1],
+                lr=self.learning_rate,
+                beta1=BETAS[0],
+                beta2=BETAS[1],
+                epsilon=EPSILON,
+                grad=gradient,
+            )

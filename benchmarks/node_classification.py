@@ -47,11 +47,11 @@ def measure_scores(name: str, args: argparse.Namespace) -> dict:
 
 def measure_full_width(args: argparse.Namespace) -> dict:
     """Times a few epochs of each phase of the authors' minesweeper model, and the peak of the resident set."""
-    config = load_config(CONFIGS / "minesweeper.yaml", args.overrides)
+    config = with_epochs(load_config(CONFIGS / "minesweeper.yaml", args.overrides), args.epochs)
     times = {}
     inputs = NodeInputs.make(read_benchmark("minesweeper", args.data), config)
     run = RunDirectory.start(args.run_dir / f"minesweeper-full-{time.time_ns()}", config)
-    trainer = NodeTrainer(with_epochs(config, args.epochs), inputs, 0, run)
+    trainer = NodeTrainer(config, inputs, 0, run)
     for record in trainer.train():
         times.setdefault(record["phase"], []).append((record["train_seconds"], record["evaluation_seconds"]))
     result = {"peak_gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}

@@ -30,8 +30,10 @@ LAYERS = (
     ("distribution", "checkpoints"),
     ("scoring",),
     ("tasks", "evaluation"),
-    ("training", "prediction"),
-    ("run_evaluation", "tables", "export", "chance"),
+    ("training",),
+    ("prediction", "program_ranking"),
+    ("chance", "tables"),
+    ("run_evaluation", "export"),
     ("node_optimizer", "node_partitions", "node_metrics", "node_models", "node_forward"),
     ("node_training",),
     ("node_classification",),
@@ -39,6 +41,7 @@ LAYERS = (
     ("report_data", "report_figures"),
     ("report_sections",),
     ("report",),
+    ("demo",),
     ("cli",),
 )
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}

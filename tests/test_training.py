@@ -95,13 +95,14 @@ def finished() -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name, tau", [(TILE, 0.5), pytest.param(LAYOUT, 0.5, marks=pytest.mark.slow)])
-def test_learning_happens(tmp_path, name, tau):
-    steps = ("training.epochs=4", "training.steps_per_epoch=60", "training.steps_per_execution=30")
+@pytest.mark.parametrize("name", [TILE, LAYOUT])
+def test_learning_happens(tmp_path, name):
+    steps = ("training.epochs=2", "training.steps_per_epoch=50", "training.steps_per_execution=25")
     wide = ("model.hidden_dim=16", "data.graphs_per_batch=4", "data.candidates_per_graph=10")
     result = train_here(tmp_path, *steps, *wide, name=name)
-    assert result["valid"]["overall"]["tau"] > tau
-    assert losses(tmp_path)[-1] < losses(tmp_path)[0] - 0.1, "each epoch's loss is its own mean, not the run's"
+    assert result["valid"]["overall"]["tau"] > 0.8
+    first, second = losses(tmp_path)
+    assert second < first / 3, "each epoch's loss is its own mean, not the run's"
 
 
 def test_kill_9_at_any_moment_and_rerun_ends_with_the_same_weights(tmp_path):

@@ -268,15 +268,33 @@ def _add_experiment(stages: argparse._SubParsersAction) -> None:
     experiment = stages.add_parser("experiment", help="the Polynormer paper's other experiments, each with a picture")
     experiment.add_argument("name", choices=("scaling", "heatmaps", "ablation", "circular_skip_links", "monomials"))
     experiment.add_argument("--out", type=Path, required=True, help="folder for the JSON file and the picture")
-    experiment.add_argument("--data", type=Path, help="folder of the benchmarks' files (heatmaps, ablation)")
+    experiment.add_argument("--data", type=Path, help="heatmaps, ablation: folder of the benchmarks' files")
+    experiment.add_argument("--dataset", choices=BENCHMARKS, metavar="NAME", default="minesweeper")
+    experiment.add_argument("--config", type=Path, help="default: configs/benchmarks/small/<dataset>.yaml")
+    _add_overrides(experiment)
     experiment.set_defaults(run=_run_experiment)
 
 
 def _run_experiment(args: argparse.Namespace) -> None:
-    import_tensorflow()
-    from tpugraphs_polynormer.experiments import run_experiment
+    import importlib
+    import json
 
-    print(run_experiment(args.name, args.out, args.data))
+    from tpugraphs_polynormer.config import load_config
+
+    needs_data = args.name in ("heatmaps", "ablation")
+    if needs_data and not args.data:
+        raise UserError(f"{args.name} trains on a benchmark: name the folder of its files with --data")
+    config_path = args.config or Path("configs/benchmarks/small") / f"{args.dataset}.yaml"
+    config = load_config(config_path, args.overrides) if needs_data else None
+    import_tensorflow()
+    run = getattr(importlib.import_module(f"tpugraphs_polynormer.experiments.{args.name}"), f"run_{args.name}")
+    if needs_data:
+        from tpugraphs_polynormer.data.benchmarks import read_benchmark
+
+        result = run(args.out, read_benchmark(args.dataset, args.data), config)
+    else:
+        result = run(args.out)
+    print(json.dumps(result, indent=1))
 
 
 def _add_runs(parser: argparse.ArgumentParser, many: str) -> None:

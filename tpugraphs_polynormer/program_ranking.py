@@ -104,7 +104,7 @@ def rank_program(
         config_runtime=np.zeros(num_candidates, np.int64),
     )
     with tempfile.TemporaryDirectory(prefix="tpugraphs-rank-") as folder:
-        scores = _score(run, facts, _make_dataset(Path(folder), arrays))
+        scores = _score(run, facts, _make_dataset(Path(folder), facts.collection, arrays))
     novelty = measure_novelty(graph.node_feat, graph.node_opcode, facts.statistics)
     return ProgramRanking(module, candidates, scores, rank_candidates(scores), novelty)
 
@@ -120,14 +120,16 @@ def measure_novelty(node_feat: np.ndarray, node_opcode: np.ndarray, statistics: 
     )
 
 
-def _make_dataset(folder: Path, arrays: dict[str, np.ndarray]) -> Collection:
+def _make_dataset(folder: Path, collection: str, arrays: dict[str, np.ndarray]) -> Collection:
     """A dataset of one graph, made and read by the very code that makes and reads the others."""
     write_npz(folder / "program.npz", arrays)
     settings = PreprocessSettings()
-    description = write_shard(folder, "program", {"program": folder / "program.npz"}, is_train=False, settings=settings)
+    description = write_shard(
+        folder, "program", {"program": folder / "program.npz"}, kind="layout", is_train=False, settings=settings
+    )
     manifest = Manifest(
         format_version=FORMAT_VERSION,
-        collection="",
+        collection=collection,
         kind="layout",
         settings={},
         splits={"test": describe_split([description])},

@@ -12,7 +12,7 @@ from html import escape
 import numpy as np
 
 _WIDTH, _HEIGHT = 360, 230  # small, so that text keeps its size on a phone
-_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 10, 12, 38
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 18, 12, 38
 NUM_COLORS = 6  # classes c0..c5 of the template
 
 

@@ -28,13 +28,22 @@ def _render_scores(reports: Sequence[RunReport]) -> str:
         bars.append((name, means["score"], chance))
         shown = [_number(means["score"]), _number(chance), *(_number(means[name]) for name in METRICS[:-1])]
         rows.append([_text(report.label), _text(report.collection), _number(means["num_graphs"], 0), *shown])
-    header = ["run", "collection", "graphs", "score", _CHANCE, "OPA", "tau", "slowdown 1", "5", "10", "100"]
+    header = [
+        "run",
+        "collection",
+        "graphs",
+        "score",
+        _CHANCE,
+        "OPA",
+        "tau",
+        *(f"slowdown {k}" for k in (1, 5, 10, 100)),
+    ]
     intro = (
         "<p>The contest's score is 1 at best: for layouts Kendall's tau of the predicted order, for tiles one minus "
         "the slowdown of the best of the first five. What a random ranking gets is computed, not drawn.</p>"
     )
     figure = draw_bars("Score by collection", bars, "score", _CHANCE)
-    return f'{intro}<div class="grid">{figure}</div><h3>All metrics</h3>{_table(header, rows, num_text=2)}'
+    return f'{intro}<div class="grid pairs">{figure}</div><h3>All metrics</h3>{_table(header, rows, num_text=2)}'
 
 
 def _render_learning(reports: Sequence[RunReport]) -> str:
@@ -45,7 +54,7 @@ def _render_learning(reports: Sequence[RunReport]) -> str:
                 Series(report.label, _learning_points(report, what), color) for color, report in enumerate(members)
             ]
             figures.append(draw_chart(f"{collection}: {label}", series, Axis("epoch"), Axis(label)))
-    return f'<div class="grid">{"".join(figures)}</div>'
+    return f'<div class="grid pairs">{"".join(figures)}</div>'
 
 
 def _learning_points(report: RunReport, what: str) -> list[tuple[float, float]]:
@@ -164,7 +173,8 @@ def _render_data(reports: Sequence[RunReport]) -> str:
             sizes = [entry.sizes[name][which] for name in ("nodes", "edges", "slots") for which in ("q0.5", "max")]
             counts = [entry.num_graphs, entry.num_candidates, *sizes]
             rows.append([_text(manifest.collection), _text(split), *(_number(count, 0) for count in counts)])
-    header = ["collection", "split", "graphs", "candidates", "nodes (median)", "max", "edges", "max", "slots", "max"]
+    sizes = [f"{name}, {which}" for name in ("nodes", "edges", "slots") for which in ("median", "max")]
+    header = ["collection", "split", "graphs", "candidates", *sizes]
     rejected = sum(members[0].manifest.num_rejected for _, members in _by_collection(reports))
     intro = (
         "<p>A slot is what a candidate decides: a configurable node, or a set of tile bounds. Repeated candidates "

@@ -62,6 +62,7 @@ def identities(folder: Path) -> dict[str, tuple[int, int]]:
 def test_the_command_writes_what_the_transform_writes_and_says_so(tree, tmp_path, expected, capsys):
     assert run(tree, tmp_path) == 0
     assert contents(tmp_path) == expected
+    assert len({path.stat().st_mode for path in tmp_path.rglob("*.*") if path.is_file()}) == 1  # all readable alike
     assert capsys.readouterr().out.splitlines() == [f"{LAYOUT}: {tmp_path}", f"{TILE}: {tmp_path}"]
 
 

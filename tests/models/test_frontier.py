@@ -122,7 +122,7 @@ def naive_and_frontier(model: RankingModel, batch: Batch, **arguments) -> None:
     # Settings start small: made large, a candidate that leaks to or is missing at one node shows.
     model.setting_projection.kernel.assign(model.setting_projection.kernel * 50.0)
     expected = run(model, batch, frontier=False, **arguments)
-    assert np.ptp(expected[0].reshape(-1, K), axis=1).max() > 0.01
+    assert np.ptp(expected[0].reshape(-1, K), axis=1).max() > 5e-4  # or the test could not fail
     assert_same(run(model, batch, frontier=True, **arguments), expected)
 
 
@@ -141,7 +141,7 @@ def test_readouts_equal_naive(trunk: str, readout: str) -> None:
 
 
 def test_batch_norm_counts_a_shared_row_once_per_candidate() -> None:
-    model = build_model(**TRUNKS["normed"])
+    model = build_model(**TRUNKS["normed"], relu=False)
     naive_and_frontier(model, BATCHES["padded"](), training=True)
 
 

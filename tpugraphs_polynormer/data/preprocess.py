@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -378,8 +379,7 @@ def _publish(path: str, source: IO[bytes]) -> None:
         return
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        dir=target.parent, prefix=f".{target.name}.", suffix=".tmp", delete=False
-    ) as temporary:
-        shutil.copyfileobj(source, temporary)
-    Path(temporary.name).replace(target)
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    with temporary.open("wb") as stream:  # not by tempfile, whose files nobody else may read
+        shutil.copyfileobj(source, stream)
+    temporary.replace(target)

@@ -59,7 +59,7 @@ class NodeEncoder(tf.keras.layers.Layer):
         raw: bool = False,
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)  # features are scaled in float32, whatever the policy
         self.mean, self.std, self.heavy = list(mean), list(std), list(heavy)
         self.opcode_dim = opcode_dim
         self.layout_embedding = layout_embedding
@@ -103,7 +103,7 @@ class SettingEncoder(tf.keras.layers.Layer):
     """The distinct settings of a batch, [v, 18] layout dims or [v, 8] tile bounds -> [v, dim]."""
 
     def __init__(self, *, kind: str, layout_embedding: LayoutEmbedding, raw: bool = False, **kwargs):
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)
         self.kind = kind
         self.layout_embedding = layout_embedding
         self.raw = raw

@@ -1,0 +1,399 @@
+"""Speed and memory of ranking models: a training step and scoring, early and intermediate fusion against plain ones.
+
+    python benchmarks/ranking_step.py            # all of it
+    python benchmarks/ranking_step.py --quick    # a smaller program, one round: does it run?
+    python benchmarks/ranking_step.py --only polynormer --candidates 16
+
+Layout: one simulated program of about 8,000 nodes, 600 of them configurable. Tile: one simulated kernel of about 40 nodes.
+`official` is the straightforward implementation, written after the official layout and tile baselines' architecture:
+candidate features are joined to every node, and every node of every candidate goes through dense residual layers with a
+gathered and summed neighbourhood. `naive` is this package's model on [nodes, candidates, width], `early` the same
+numbers with the frontier (models/frontier.py), `intermediate` the fusion after the trunk.
+
+Each measurement runs in a process of its own; contenders take turns, and the median over the rounds is shown. Peak memory
+is what the process held at most, less what it held before its first step. A measurement that dies shows as "-".
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tpugraphs_polynormer.models.batches import Batch
+
+WIDTH = 64
+CONFIGURABLE_NODES = 600
+PROGRAM_SEED, QUICK_SEED = 7, 1  # transformers of 7,814 and of 3,367 nodes
+OFFICIAL_BLOCK = 16  # candidates that the plain layout models score at once; more would not fit
+# Contender -> config of the model; None is the straightforward peer.
+LAYOUT = {
+    "official": None,
+    "graphsage naive": {"trunk": "graphsage", "fusion": "early"},
+    "graphsage early": {"trunk": "graphsage", "fusion": "early"},
+    "polynormer-local naive": {"trunk": "polynormer-local", "fusion": "early"},
+    "polynormer-local early": {"trunk": "polynormer-local", "fusion": "early"},
+    "polynormer naive": {"trunk": "polynormer", "fusion": "early"},
+    "polynormer early": {"trunk": "polynormer", "fusion": "early"},
+    "polynormer intermediate": {"trunk": "polynormer", "fusion": "intermediate"},
+}
+TILE = {
+    "official": None,
+    "graphsage early": {"trunk": "graphsage", "fusion": "early"},
+    "polynormer early": {"trunk": "polynormer", "fusion": "early"},
+    "polynormer intermediate": {"trunk": "polynormer", "fusion": "intermediate"},
+}
+
+
+# Data: plain arrays, made once and read by every process.
+
+
+def write_layout_data(path: Path, seed: int) -> None:
+    """A simulated transformer with random choices for its configurable nodes."""
+    from tpugraphs_polynormer.hlo.choices import enumerate_choices
+    from tpugraphs_polynormer.hlo.featurize import featurize_module
+    from tpugraphs_polynormer.simulation.programs import draw_program
+    from tpugraphs_polynormer.simulation.simulate import SCALES
+
+    module = draw_program("transformer", SCALES["full"].size, np.random.default_rng(seed))
+    arrays, choices = featurize_module(module), enumerate_choices(module)
+    random = np.random.default_rng(0)
+    count = min(CONFIGURABLE_NODES, len(choices.node_ids))
+    slots = np.sort(random.choice(len(choices.node_ids), count, replace=False))
+    lows, sizes = choices.starts[slots], choices.counts[slots]
+    codes = lows[:, None] + random.integers(0, sizes[:, None], [count, 1000])
+    _write_data(path, arrays, settings=choices.table, codes=codes, slot_ops=choices.node_ids[slots])
+
+
+def write_tile_data(path: Path, num_candidates: int) -> None:
+    """A simulated kernel of 35 to 45 nodes with random tile bounds."""
+    from tpugraphs_polynormer.data.encoding import encode_tiles
+    from tpugraphs_polynormer.hlo.featurize import featurize_module
+    from tpugraphs_polynormer.simulation.kernels import cut_kernel
+    from tpugraphs_polynormer.simulation.programs import draw_program
+    from tpugraphs_polynormer.simulation.simulate import SCALES
+
+    random = np.random.default_rng(0)
+    while True:
+        kernel = cut_kernel(draw_program("transformer", SCALES["small"].size, random), random, 60)
+        arrays = featurize_module(kernel)
+        if 35 <= len(arrays.node_feat) <= 45:
+            break
+    bounds = random.integers(1, 65, [num_candidates, 3, 6]).astype(np.float32)
+    totals = np.stack([bounds.sum(-1), bounds.prod(-1)], -1)
+    settings, codes = encode_tiles(np.concatenate([bounds, totals], -1).reshape(num_candidates, 24))
+    _write_data(path, arrays, settings=settings, codes=codes.T)
+
+
+def _write_data(path: Path, arrays: object, **others: np.ndarray) -> None:
+    names = ("node_feat", "node_opcode", "edge_index")
+    np.savez(path, **{name: getattr(arrays, name) for name in names}, **others)
+
+
+# Models, in the worker.
+
+
+def make_batch(data: dict[str, np.ndarray], codes: np.ndarray) -> Batch:
+    """One graph with the candidates of `codes` [slots, k], as models/batches.py would read it."""
+    import tensorflow as tf
+
+    from tpugraphs_polynormer.models.batches import Batch
+    from tpugraphs_polynormer.models.edges import build_undirected_edges_tf
+
+    num_ops, (num_slots, k) = len(data["node_feat"]), codes.shape
+    consumers, producers = data["edge_index"].T
+    return Batch(
+        features=tf.constant(data["node_feat"], tf.float32),
+        opcodes=tf.constant(data["node_opcode"], tf.int64),
+        edges=build_undirected_edges_tf(producers, consumers, num_ops),
+        op_graphs=tf.zeros([num_ops], tf.int32),
+        op_mask=tf.ones([num_ops], tf.bool),
+        settings=tf.constant(data["settings"], tf.float32),
+        codes=tf.constant(codes, tf.int32),
+        slot_graphs=tf.zeros([num_slots], tf.int32),
+        slot_roles=tf.range(num_slots),
+        slot_mask=tf.ones([num_slots], tf.bool),
+        slot_ops=tf.constant(data["slot_ops"], tf.int32) if "slot_ops" in data else None,
+        num_graphs=1,
+        candidate_mask=tf.ones([1, k], tf.bool),
+    )
+
+
+def build_ours(kind: str, data: dict[str, np.ndarray], name: str, options: dict) -> object:
+    from tpugraphs_polynormer.config import ModelConfig
+    from tpugraphs_polynormer.data.statistics import measure, summarize
+    from tpugraphs_polynormer.models.ranking import RankingModel
+
+    contenders = LAYOUT if kind == "layout" else TILE
+    config = ModelConfig(**contenders[name], hidden_dim=WIDTH, num_local_layers=options["layers"])
+    statistics = summarize(measure(data["node_feat"], data["node_opcode"]))
+    model = RankingModel(kind=kind, config=config, statistics=statistics, frontier="naive" not in name)
+    if config.trunk == "polynormer":
+        model.trunk.phase = "global"
+    return model
+
+
+def build_official(kind: str, num_layers: int) -> object:
+    """The straightforward model: encode(batch) gives nothing, score(batch) computes everything for every candidate."""
+    import tensorflow as tf
+
+    dense = tf.keras.layers.Dense
+
+    class Official(tf.keras.Model):
+        """Prenet, residual graph convolutions that see the candidate again each time, sum and mean, postnet."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.opcodes = tf.keras.layers.Embedding(121, 32)
+            self.prenet = [dense(WIDTH, "leaky_relu"), dense(WIDTH, "leaky_relu")]
+            self.convolutions = [[dense(WIDTH, "leaky_relu"), dense(WIDTH)] for _ in range(num_layers)]
+            self.postnet = [dense(WIDTH, "leaky_relu", use_bias=False), dense(1, use_bias=False)]
+
+        def encode(self, batch: Batch, *, training: bool) -> tf.Tensor:
+            return tf.zeros([])
+
+        def score(self, batch: Batch, encoded: tf.Tensor, *, training: bool) -> tf.Tensor:
+            """Scores [1, k]."""
+            candidates = self.join_candidates(batch)  # [n, k, candidate features]
+            nodes = tf.concat([batch.features, self.opcodes(batch.opcodes)], -1)
+            repeated = tf.repeat(nodes[:, tf.newaxis], tf.shape(candidates)[1], 1)
+            states = tf.concat([repeated, candidates], -1)
+            for layer in self.prenet:
+                states = layer(states)
+            for layers in self.convolutions:
+                mixed = self.mix(tf.concat([candidates, states], -1), batch)
+                for layer in layers:
+                    mixed = layer(mixed)
+                states += tf.nn.leaky_relu(mixed)
+            pooled = tf.concat([tf.reduce_mean(states, 0), tf.reduce_sum(states, 0) / 1000], -1)
+            for layer in self.postnet:
+                pooled = layer(pooled)
+            return pooled[tf.newaxis, :, 0]
+
+        @staticmethod
+        def join_candidates(batch: Batch) -> tf.Tensor:
+            chosen = tf.gather(batch.settings, batch.codes)  # [slots, k, features]
+            if kind == "layout":
+                shape = tf.concat([[tf.shape(batch.features)[0]], tf.shape(chosen)[1:]], 0)
+                return tf.scatter_nd(batch.slot_ops[:, tf.newaxis], chosen, shape)
+            flat = tf.reshape(tf.transpose(chosen, [1, 0, 2]), [1, -1, 3 * chosen.shape[-1]])
+            return tf.repeat(flat, tf.shape(batch.features)[0], 0)
+
+        @staticmethod
+        def mix(states: tf.Tensor, batch: Batch) -> tf.Tensor:
+            """The symmetrically normalised adjacency times the states, normalised anew each time."""
+            edges, count = batch.edges, tf.shape(states)[0]
+            weights = tf.cast(edges.mask, tf.float32)
+            root = tf.math.rsqrt(tf.math.unsorted_segment_sum(weights, edges.target, count))[:, tf.newaxis, tf.newaxis]
+            messages = tf.gather(states * root, edges.source) * weights[:, tf.newaxis, tf.newaxis]
+            return tf.math.unsorted_segment_sum(messages, edges.target, count) * root
+
+    return Official()
+
+
+# Measurements, in the worker.
+
+
+def build_training_step(model: object, data: dict[str, np.ndarray], k: int) -> Callable[[], None]:
+    """One step: read the graph, score k candidates, loss, gradients, Adam."""
+    import tensorflow as tf
+
+    from tpugraphs_polynormer.config import LossConfig
+    from tpugraphs_polynormer.losses import build_loss
+
+    loss_of, optimizer = build_loss(asdict(LossConfig())), tf.keras.optimizers.Adam(1e-4)
+    costs = tf.constant(np.random.default_rng(1).integers(10**6, 10**7, [1, k]))
+
+    @tf.function
+    def step(batch: Batch) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            scores = model.score(batch, model.encode(batch, training=True), training=True)
+            loss = tf.reduce_mean(loss_of(costs, scores, batch.candidate_mask))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        used = [
+            (each, weight)
+            for each, weight in zip(gradients, model.trainable_variables, strict=True)
+            if each is not None
+        ]
+        optimizer.apply_gradients(used)
+        return loss
+
+    return lambda: step(make_batch(data, data["codes"][:, :k])).numpy()
+
+
+def build_scoring(model: object, data: dict[str, np.ndarray], k: int, block: int) -> Callable[[], None]:
+    """All k candidates, `block` at a time; what no candidate changes once, as scoring.py does."""
+    import tensorflow as tf
+
+    encode = tf.function(lambda batch: model.encode(batch, training=False))
+    score = tf.function(lambda batch, encoded: model.score(batch, encoded, training=False), reduce_retracing=True)
+
+    def run() -> None:
+        encoded = None
+        for start in range(0, k, block):
+            batch = make_batch(data, data["codes"][:, start : min(k, start + block)])
+            encoded = encode(batch) if encoded is None else encoded
+            score(batch, encoded).numpy()
+
+    return run
+
+
+def choose_block(model: object, kind: str, name: str, data: dict[str, np.ndarray], options: dict) -> int:
+    """The product's own choice, unless told; the plain models take what fits (layout) or all at once (tile)."""
+    from tpugraphs_polynormer.scoring import block_size
+
+    if name == "official" or "naive" in name:
+        return OFFICIAL_BLOCK if kind == "layout" else options["candidates"]
+    if options["block"]:
+        return options["block"]
+    num_nodes = len(data["node_feat"])
+    num_met = len(data["codes"]) if kind == "layout" else num_nodes
+    return block_size(model.config, num_nodes, num_met, options["candidates"])
+
+
+def measure_here(options: dict) -> dict[str, float]:
+    """Runs one contender in this process: median seconds and MiB at the peak."""
+    import tpugraphs_polynormer  # noqa: F401  (before TensorFlow: it chooses Keras 2)
+    import tensorflow as tf  # isort: skip
+
+    tf.keras.utils.set_random_seed(0)
+    kind, name, k = options["kind"], options["name"], options["candidates"]
+    with np.load(options["data"], allow_pickle=False) as file:
+        data = dict(file)
+    official = name == "official"
+    model = build_official(kind, options["layers"]) if official else build_ours(kind, data, name, options)
+    if options["what"] == "train":
+        run = build_training_step(model, data, k)
+    else:
+        run = build_scoring(model, data, k, choose_block(model, kind, name, data, options))
+    held = _peak_mib()
+    run()
+    seconds = []
+    for _ in range(options["repeats"]):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return {"seconds": statistics.median(seconds), "mib": _peak_mib() - held}
+
+
+def _peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+# The table, in the parent.
+
+
+def measure_apart(options: dict) -> dict[str, float] | None:
+    """The same in a process of its own; None if it died (out of memory, most likely)."""
+    command = [sys.executable, __file__, "--worker", json.dumps(options)]
+    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(command, capture_output=True, text=True, env=quiet, check=False)
+    if done.returncode:
+        print(f"{options['name']}: died with {done.returncode}: {done.stderr.strip()[-300:]}", file=sys.stderr)
+        return None
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def plan(arguments: argparse.Namespace) -> Iterator[dict]:
+    """Groups of contenders that are measured in turns."""
+    layers = {"layers": arguments.layers, "repeats": arguments.repeats, "block": arguments.block}
+    for what, counts in (("train", (16, 64)), ("score", (16, 64, 1000))):
+        for k in counts:
+            yield {"kind": "layout", "what": what, "candidates": k, **layers}
+    for k in (1000, 4000):
+        yield {"kind": "tile", "what": "score", "candidates": k, **layers}
+
+
+def measure_group(group: dict, arguments: argparse.Namespace) -> dict[str, dict[str, float] | None]:
+    """Medians per contender over the rounds."""
+    names = [name for name in (LAYOUT if group["kind"] == "layout" else TILE) if arguments.only in name]
+    found: dict[str, list] = {name: [] for name in names}
+    for _ in range(arguments.rounds):
+        for name in names:
+            if None not in found[name]:
+                found[name].append(measure_apart({**group, "name": name}))
+    return {name: _median(results) for name, results in found.items()}
+
+
+def _median(results: list[dict[str, float] | None]) -> dict[str, float] | None:
+    if None in results:
+        return None
+    return {key: statistics.median(result[key] for result in results) for key in results[0]}
+
+
+def show(group: dict, results: dict[str, dict[str, float] | None], num_nodes: int) -> None:
+    """One table; times relative to the first contender that lived."""
+    k = group["candidates"]
+    print(
+        f"\n{group['kind']}, {group['what']}, {k} candidates, {num_nodes} nodes, {group['layers']} layers, width {WIDTH}"
+    )
+    print(f"{'':<26}{'seconds':>10}{'relative':>10}{'peak MiB':>10}{'candidates/s':>14}{'x nodes/s':>12}")
+    base = next((result["seconds"] for result in results.values() if result), None)
+    for name, result in results.items():
+        if result is None:
+            print(f"{name:<26}{'-':>10}")
+            continue
+        rate = k / result["seconds"]
+        numbers = f"{result['seconds']:>10.3f}{result['seconds'] / base:>10.4f}{result['mib']:>10.0f}"
+        print(f"{name:<26}{numbers}{rate:>14.1f}{rate * num_nodes:>12.3g}", flush=True)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a program of 3,367 nodes, one round, one repeat")
+    parser.add_argument("--only", default="", help="contenders whose name contains this")
+    parser.add_argument("--kind", choices=("layout", "tile"), help="only this kind")
+    parser.add_argument("--what", choices=("train", "score"), help="only this measurement")
+    parser.add_argument("--candidates", type=int, help="only this number of candidates")
+    parser.add_argument("--layers", type=int, default=3, help="message passing layers")
+    parser.add_argument(
+        "--block", type=int, default=0, help="candidates that our models score at once; 0: their choice"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="processes per measurement")
+    parser.add_argument("--repeats", type=int, default=3, help="steps per process, after one to warm up")
+    parser.add_argument("--json", type=Path, help="also write the numbers here")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    if arguments.worker:
+        print(json.dumps(measure_here(json.loads(arguments.worker))))
+        return
+    if arguments.quick:
+        arguments.rounds = arguments.repeats = 1
+    records = []
+    with tempfile.TemporaryDirectory() as folder:
+        paths = {kind: Path(folder) / f"{kind}.npz" for kind in ("layout", "tile")}
+        write_layout_data(paths["layout"], QUICK_SEED if arguments.quick else PROGRAM_SEED)
+        write_tile_data(paths["tile"], 4000)
+        for group in plan(arguments):
+            if any(getattr(arguments, key) not in (None, group[key]) for key in ("kind", "what", "candidates")):
+                continue
+            with np.load(paths[group["kind"]], allow_pickle=False) as file:
+                num_nodes = len(file["node_feat"])
+            results = measure_group({**group, "data": str(paths[group["kind"]])}, arguments)
+            show(group, results, num_nodes)
+            records.append({**group, "nodes": num_nodes, "results": results})
+    if arguments.json:
+        arguments.json.write_text(json.dumps(records, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -15,6 +15,7 @@ setup(
     long_description=(ROOT / "README.md").read_text(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    package_data={"tpugraphs_polynormer": ["*.template"]},
     python_requires=">=3.11,<3.12",
     packages=find_packages(include=["tpugraphs_polynormer*", "pipelines*"]),
     install_requires=[

@@ -4,14 +4,14 @@
     python benchmarks/ranking_step.py --quick    # a smaller program, one round: does it run?
     python benchmarks/ranking_step.py --only polynormer --candidates 16
 
-Layout: one simulated program of about 8,000 nodes, 600 of them configurable. Tile: one simulated kernel of about 40 nodes.
+Layout: a simulated program of about 8,000 nodes, 600 of them configurable. Tile: a simulated kernel of about 40 nodes.
 `official` is the straightforward implementation, written after the official layout and tile baselines' architecture:
 candidate features are joined to every node, and every node of every candidate goes through dense residual layers with a
 gathered and summed neighbourhood. `naive` is this package's model on [nodes, candidates, width], `early` the same
 numbers with the frontier (models/frontier.py), `intermediate` the fusion after the trunk.
 
-Each measurement runs in a process of its own; contenders take turns, and the median over the rounds is shown. Peak memory
-is what the process held at most, less what it held before its first step. A measurement that dies shows as "-".
+Each measurement runs in a process of its own; contenders take turns, and the median over the rounds is shown. Peak
+memory is what the process held at most, less what it held before its first step. What dies shows as "-".
 """
 
 from __future__ import annotations
@@ -339,9 +339,7 @@ def _median(results: list[dict[str, float] | None]) -> dict[str, float] | None:
 def show(group: dict, results: dict[str, dict[str, float] | None], num_nodes: int) -> None:
     """One table; times relative to the first contender that lived."""
     k = group["candidates"]
-    print(
-        f"\n{group['kind']}, {group['what']}, {k} candidates, {num_nodes} nodes, {group['layers']} layers, width {WIDTH}"
-    )
+    print(f"\n{group['kind']}, {group['what']}: {k} candidates, {num_nodes} nodes, {group['layers']} layers of {WIDTH}")
     print(f"{'':<26}{'seconds':>10}{'relative':>10}{'peak MiB':>10}{'candidates/s':>14}{'x nodes/s':>12}")
     base = next((result["seconds"] for result in results.values() if result), None)
     for name, result in results.items():

@@ -58,8 +58,11 @@ class Browser:
         data = json.dumps(body if body is not None else {}).encode() if method == "POST" else None
         address = f"{self._root}{self._session}{path}"
         request = urllib.request.Request(address, data, {"Content-Type": "application/json"}, method=method)
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            return json.load(answer)["value"]
+        try:
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                return json.load(answer)["value"]
+        except urllib.error.HTTPError as fault:
+            raise AssertionError(f"{path}: {json.load(fault)['value']['message']}") from None
 
     def open(self, page: Path) -> None:
         """Loads a local file."""
@@ -75,12 +78,15 @@ class Browser:
         return [each[_ELEMENT] for each in found]
 
     def click(self, element: str) -> None:
-        """A mouse click."""
+        """A mouse click in the middle of the window, where the element is brought first."""
+        self.run("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", {_ELEMENT: element})
         self._call("POST", f"/element/{element}/click")
 
-    def press(self, element: str, keys: str) -> None:
-        """Types into an element that has the focus."""
-        self._call("POST", f"/element/{element}/value", {"text": keys})
+    def press(self, element: str, key: str) -> None:
+        """Gives an element the focus, then presses and releases a key."""
+        self.run("arguments[0].focus()", {_ELEMENT: element})
+        strokes = [{"type": kind, "value": key} for kind in ("keyDown", "keyUp")]
+        self._call("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": strokes}]})
 
     def read_console(self) -> list[str]:
         """What the page logged of warnings and errors."""

@@ -9,11 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.datasets import LAYOUT, TILE
-from tests.trained import Trained
+from tests.trained import Trained, make_trained
 from tpugraphs_polynormer.cli import main
 from tpugraphs_polynormer.submission import expected_rows
 
-pytest_plugins = ("tests.trained",)
+
+@pytest.fixture(scope="module")
+def trained() -> Trained:
+    """Runs that no test may change."""
+    return make_trained()
 
 
 def run(*arguments: Path | str) -> subprocess.CompletedProcess:

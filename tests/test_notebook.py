@@ -9,15 +9,20 @@ from pathlib import Path
 import pytest
 
 from tests.datasets import LAYOUT, TILE
-from tests.trained import Trained
+from tests.trained import Trained, make_trained
 from tpugraphs_polynormer.catalog import COLLECTIONS
 from tpugraphs_polynormer.config import load_config
 from tpugraphs_polynormer.submission import check_submission, expected_rows
 
-pytest_plugins = ("tests.trained",)
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOK = ROOT / "notebooks" / "kaggle.ipynb"
 SMALL = ("model.hidden_dim=8", "model.num_heads=2", "training.epochs=1", "training.steps_per_epoch=2")
+
+
+@pytest.fixture(scope="module")
+def trained() -> Trained:
+    """Runs that no test may change."""
+    return make_trained()
 
 
 def code_cells() -> list[dict]:

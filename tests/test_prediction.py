@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.datasets import LAYOUT, TILE
-from tests.trained import Trained
+from tests.trained import Trained, make_trained
 from tpugraphs_polynormer.checkpoints import RunDirectory, RunError
 from tpugraphs_polynormer.config import Config
 from tpugraphs_polynormer.evaluation import choose_candidates, evaluate_split
@@ -24,7 +24,11 @@ from tpugraphs_polynormer.prediction import (
 from tpugraphs_polynormer.run_evaluation import evaluate_runs, format_evaluations, label_runs
 from tpugraphs_polynormer.submission import expected_rows, prediction_path, read_prediction, read_rankings
 
-pytest_plugins = ("tests.trained",)
+
+@pytest.fixture(scope="module")
+def trained() -> Trained:
+    """Runs that no test may change."""
+    return make_trained()
 
 
 def test_restored_ranker_has_the_logged_validation_metrics(trained: Trained) -> None:

@@ -1,12 +1,13 @@
 """A tiny simulated tree, its datasets and trained runs, made once per test session by the real stages."""
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 import tensorflow as tf
 
 from tests.datasets import LAYOUT, TILE, preprocess_here
+from tests.ranking_data import scratch_folder
 from tpugraphs_polynormer.config import Config, DataConfig, ModelConfig, TrainingConfig
 from tpugraphs_polynormer.simulation.simulate import SCALES, simulate_graph, simulate_kernel
 from tpugraphs_polynormer.training import train
@@ -43,7 +44,7 @@ class Trained:
         train(config, self.data, run_dir, strategy=tf.distribute.OneDeviceStrategy("CPU:0"))
 
 
-@pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+@functools.cache
+def make_trained() -> Trained:
     """Not to be changed by a test: copy what is to be broken."""
-    return Trained(tmp_path_factory.mktemp("trained"))
+    return Trained(scratch_folder())

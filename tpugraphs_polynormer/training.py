@@ -195,13 +195,15 @@ class _Session:
 
     def _make_dataset(self, start_step: int) -> tf.data.Dataset:
         def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            return make_training_dataset(
+            dataset = make_training_dataset(
                 self._task.collection,
                 self._task.config.data,
                 seed=self._task.config.seed,
                 start_step=start_step,
                 shard=Shard.from_context(context),
             )
+            # Not known to be endless, it would be asked for a last, empty batch, which a GraphTensor cannot be.
+            return dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
 
         return self._strategy.distribute_datasets_from_function(make)
 

@@ -1,5 +1,7 @@
 """The frontier: early fusion must give the scores and gradients of the naive computation, whatever the trunk."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -33,12 +35,12 @@ def path_pairs(sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:
     pairs = []
     for first, size in zip(np.cumsum([0, *sizes[:-1]]), sizes, strict=True):
         nodes = first + np.arange(size)
-        pairs += [*zip(nodes[:-1], nodes[1:], strict=True), *zip(nodes[:-2:5], nodes[2::5], strict=True)]
+        pairs += [*itertools.pairwise(nodes), *zip(nodes[:-2:5], nodes[2::5], strict=True)]
     return tuple(np.array(pairs).T)
 
 
 def make_batch(sizes: list[int], slots: list[list[int]], num_padding: int = 0, seed: int = 0) -> Batch:
-    """Path-like graphs of the given sizes, `slots` their configurable nodes; padding is one more graph of no candidate."""
+    """Path-like graphs of the given sizes, `slots` their configurable nodes; padding is one more graph."""
     random = np.random.default_rng(seed)
     total = sum(sizes) + num_padding
     graph_sizes = [*sizes, num_padding] if num_padding else sizes
@@ -113,7 +115,7 @@ def assert_same(found: tuple[np.ndarray, dict], expected: tuple[np.ndarray, dict
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-5)
     assert found[1].keys() == expected[1].keys()
     for name, gradient in expected[1].items():
-        scale = np.abs(gradient).max() + 1e-3
+        scale = np.abs(gradient).max() + 0.05  # some are zero but for rounding
         np.testing.assert_allclose(found[1][name] / scale, gradient / scale, atol=2e-4, err_msg=name)
 
 
@@ -185,7 +187,7 @@ def test_expand_copies_what_begins_to_vary() -> None:
     (hop,) = frontier.hops(1)
     assert hop.expand(rows).numpy()[:, 0].tolist() == [1, 2, 3, 3, 4, 4, 5, 6]
     assert hop.row_weights().numpy().tolist() == [1, 1, 1, 1, 1, 1, 2, 2]
-    assert hop.spread(rows, 4).numpy()[..., 0].tolist() == [[1, 2], [3, 3], [4, 4], [5, 5]]
+    assert hop.spread(*hop.cut(rows, 4)[:2]).numpy()[..., 0].tolist() == [[1, 2], [3, 3], [4, 4], [5, 5]]
 
 
 def test_selected_edges_sum_as_a_dense_block_does() -> None:

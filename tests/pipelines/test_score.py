@@ -5,13 +5,18 @@ import dataclasses
 import pytest
 
 from pipelines import score
-from tests.trained import Trained
+from tests.trained import Trained, make_trained
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.prediction import PredictionPlan, plan_predictions, predict
 from tpugraphs_polynormer.submission import prediction_path
 
-pytest_plugins = ("tests.trained",)
 IN_PROCESS = ["--runner=FnApiRunner"]
+
+
+@pytest.fixture(scope="module")
+def trained() -> Trained:
+    """Runs that no test may change."""
+    return make_trained()
 
 
 def read_files(plan: PredictionPlan) -> dict[str, bytes]:

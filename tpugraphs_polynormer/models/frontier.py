@@ -1,17 +1,17 @@
 """Early fusion without the waste: a node that no candidate has reached yet has one state, not one per candidate.
 
-Nodes are put in the order of their hops from the configurable ones. Before the first layer the configurable nodes differ
-between candidates; each layer lets the difference travel one hop. So the nodes that vary are always a prefix of the
-order, and the states of p varying nodes and n - p shared ones are kept as the rows of one matrix
+Nodes are put in the order of their hops from the configurable ones. Before the first layer only the configurable nodes
+differ between candidates; each layer lets the difference travel one hop. So the nodes that vary are always a prefix of
+the order, and the states of p varying nodes and n - p shared ones are kept as the rows of one matrix
 
     [p * candidates + n - p, dim]: candidate by candidate for each varying node, then one row for each shared node.
 
-Whatever works row by row (dense layers, norms, activations) needs no change; only what mixes nodes does: `aggregate_hop`,
-`attend_hop`, and global attention, which takes the two parts apart. Scores and gradients are those of the naive
-computation on [n, candidates, dim]. (Dropout draws one mask for a shared row: candidates see the same noise there.)
+Whatever works row by row (dense layers, norms, activations) needs no change; only what mixes nodes does:
+`aggregate_hop`, `attend_hop`, and global attention, which takes the two parts apart (frontier_attention.py). Scores and
+gradients are those of the naive computation on [n, candidates, dim]. (Dropout draws one mask for a shared row:
+candidates see the same noise there.)
 
-Prefixes have sizes that depend on the data, so XLA cannot compile this: RankingModel falls back to the naive computation
-under XLA.
+The sizes of the prefixes depend on the data, so XLA cannot compile this: under XLA RankingModel computes naively.
 """
 
 from __future__ import annotations
@@ -38,23 +38,25 @@ class Hop:
     reach: tf.Tensor
     node_mask: tf.Tensor  # [num_nodes] bool
 
+    def cut(self, rows: tf.Tensor, num_nodes: tf.Tensor) -> list[tf.Tensor]:
+        """Rows of the input: of varying nodes, of the shared ones among the first `num_nodes`, of the others.
+
+        A split, not slices: its gradient is one concatenation, that of each slice an array as large as the rows.
+        """
+        num_rows, first = tf.shape(rows)[0], self.before * self.num_candidates
+        near = num_nodes - self.before
+        return tf.split(rows, tf.stack([first, near, num_rows - first - near]), axis=0, num=3)
+
     def expand(self, rows: tf.Tensor) -> tf.Tensor:
         """Rows of the layer's input -> rows of its output: nodes that begin to vary get a copy per candidate."""
-        first = self.before * self.num_candidates
-        stop = first + self.after - self.before
-        copies = tf.repeat(rows[first:stop], self.num_candidates, axis=0)
-        return tf.concat([rows[:first], copies, rows[stop:]], 0)
+        varying, begin, shared = self.cut(rows, self.after)
+        return tf.concat([varying, tf.repeat(begin, self.num_candidates, axis=0), shared], 0)
 
-    def spread(self, rows: tf.Tensor, num_nodes: tf.Tensor) -> tf.Tensor:
-        """Rows of the input [rows, ...] -> [num_nodes, candidates, ...] of the first nodes, varying or not."""
-        first = self.before * self.num_candidates
-        tail = rows.shape[1:].as_list()
-        copies = tf.repeat(rows[first : first + num_nodes - self.before, tf.newaxis], self.num_candidates, axis=1)
-        return tf.concat([tf.reshape(rows[:first], [-1, self.num_candidates, *tail]), copies], 0)
-
-    def shared(self, rows: tf.Tensor) -> tf.Tensor:
-        """The rows of the input that belong to shared nodes."""
-        return rows[self.before * self.num_candidates :]
+    def spread(self, varying: tf.Tensor, shared: tf.Tensor) -> tf.Tensor:
+        """Rows of varying nodes and of the shared nodes next to them -> [nodes, candidates, ...]."""
+        tail = varying.shape[1:].as_list()
+        copies = tf.repeat(shared[:, tf.newaxis], self.num_candidates, axis=1)
+        return tf.concat([tf.reshape(varying, [-1, self.num_candidates, *tail]), copies], 0)
 
     def join(self, varying: tf.Tensor, shared: tf.Tensor) -> tf.Tensor:
         """[after, candidates, ...] and [num_nodes - after, ...] -> rows of the output."""
@@ -109,8 +111,8 @@ class Frontier:
     def split(self, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The last rows as [num_varying, candidates, dim] and [num_nodes - num_varying, 1, dim]."""
         count = self.num_varying * self.num_candidates
-        varying = tf.reshape(rows[:count], [-1, self.num_candidates, rows.shape[-1]])
-        return varying, rows[count:, tf.newaxis]
+        varying, shared = tf.split(rows, tf.stack([count, tf.shape(rows)[0] - count]), num=2)
+        return tf.reshape(varying, [-1, self.num_candidates, rows.shape[-1]]), shared[:, tf.newaxis]
 
     def split_nodes(self, per_node: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """[num_nodes, ...] in frontier order, cut as `split` does."""
@@ -181,15 +183,16 @@ def aggregate_hop(rows: tf.Tensor, hop: Hop, *, how: str, formulation: str) -> t
     if how == "gcn":
         rows *= tf.cast(_row_values(tf.sqrt(inverse), hop.before, hop.num_candidates), rows.dtype)
     dim = rows.shape[-1]
-    first = hop.before * hop.num_candidates
-    blocks = tf.reshape(rows[:first], [hop.before, hop.num_candidates * dim])
+    varying, _, shared = hop.cut(rows, hop.before)
+    varying = tf.reshape(varying, [hop.before, hop.num_candidates * dim])
     edges = hop.edges
     from_varying = select_edges(edges, edges.source < hop.before, sources=(0, hop.before), targets=(0, hop.after))
     from_shared = select_edges(edges, edges.source >= hop.before, sources=(hop.before, edges.num_nodes))
-    varying = aggregate(blocks, from_varying, how="sum", formulation=formulation)
-    shared = aggregate(hop.shared(rows), from_shared, how="sum", formulation=formulation)  # [num_nodes, dim]
-    varying = tf.reshape(varying, [hop.after, hop.num_candidates, dim]) + shared[: hop.after, tf.newaxis]
-    summed = hop.join(varying, shared[hop.after :])
+    varying = aggregate(varying, from_varying, how="sum", formulation=formulation)
+    shared = aggregate(shared, from_shared, how="sum", formulation=formulation)  # [num_nodes, dim]
+    begin, shared = tf.split(shared, tf.stack([hop.after, edges.num_nodes - hop.after]), num=2)
+    varying = tf.reshape(varying, [hop.after, hop.num_candidates, dim]) + begin[:, tf.newaxis]
+    summed = hop.join(varying, shared)
     scale = tf.sqrt(inverse) if how == "gcn" else inverse
     return summed * tf.cast(_row_values(scale, hop.after, hop.num_candidates), rows.dtype)
 
@@ -197,7 +200,7 @@ def aggregate_hop(rows: tf.Tensor, hop: Hop, *, how: str, formulation: str) -> t
 def attend_hop(
     source_scores: tf.Tensor, target_scores: tf.Tensor, values: tf.Tensor, hop: Hop, *, formulation: str
 ) -> tf.Tensor:
-    """`kernels.attend` of rows: scores [input rows, heads], values [input rows, heads, dim] -> [output rows, heads, dim].
+    """`kernels.attend` of rows: scores [input rows, heads], values [input rows, heads, dim] -> [output rows, ...].
 
     A node that varies weighs all its neighbours by candidate; one that does not has shared neighbours only.
     """
@@ -205,10 +208,12 @@ def attend_hop(
     heads, dim = values.shape[1:]
     slots = hop.num_candidates * heads
     into_varying = select_edges(edges, edges.target < hop.after, sources=(0, hop.reach), targets=(0, hop.after))
+    sent = [hop.cut(rows, hop.reach) for rows in (source_scores, values)]
+    received = hop.cut(target_scores, hop.after)
     varying = attend(
-        tf.reshape(hop.spread(source_scores, hop.reach), [-1, slots]),
-        tf.reshape(hop.spread(target_scores, hop.after), [-1, slots]),
-        tf.reshape(hop.spread(values, hop.reach), [-1, slots, dim]),
+        tf.reshape(hop.spread(*sent[0][:2]), [-1, slots]),
+        tf.reshape(hop.spread(*received[:2]), [-1, slots]),
+        tf.reshape(hop.spread(*sent[1][:2]), [-1, slots, dim]),
         into_varying,
         formulation=formulation,
     )
@@ -217,9 +222,9 @@ def attend_hop(
         edges, edges.target >= hop.after, sources=(hop.before, num_nodes), targets=(hop.after, num_nodes)
     )
     shared = attend(
-        hop.shared(source_scores),
-        hop.shared(target_scores)[hop.after - hop.before :],
-        hop.shared(values),
+        tf.concat(sent[0][1:], 0),
+        received[2],
+        tf.concat(sent[1][1:], 0),
         into_shared,
         formulation=formulation,
     )

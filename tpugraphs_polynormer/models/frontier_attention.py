@@ -85,7 +85,7 @@ def _lay_out(graphs: tf.Tensor, num_graphs: int | tf.Tensor, block_nodes: int) -
 def _sum_keys(
     key: tf.Tensor, value: tf.Tensor, mask: tf.Tensor, layout: _Blocks, num_graphs: int | tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Sums over each graph's real nodes: key^T value [graphs, candidates, width, width] and key [graphs, candidates, width]."""
+    """Over each graph's real nodes: key^T value [graphs, candidates, width, width], key [graphs, candidates, width]."""
     real = mask[:, tf.newaxis, tf.newaxis]
     key, value = (tf.transpose(layout.cut(tf.cast(part, tf.float32) * real), [0, 2, 1, 3]) for part in (key, value))
     products = tf.matmul(key, value, transpose_a=True)
@@ -111,7 +111,7 @@ def _read_shared(query: tf.Tensor, products: tf.Tensor, sums: tf.Tensor, layout:
 
 
 def _matmul_all(rows: tf.Tensor, matrices: tf.Tensor) -> tf.Tensor:
-    """[blocks, nodes, width] times every [width, w] of [blocks, candidates, width, w] -> [blocks, nodes, candidates, w]."""
+    """[blocks, nodes, width] times each of [blocks, candidates, width, w]: [blocks, nodes, candidates, w]."""
     shape = tf.shape(matrices)
     side_by_side = tf.reshape(tf.transpose(matrices, [0, 2, 1, 3]), [shape[0], shape[2], shape[1] * shape[3]])
     product = tf.matmul(rows, side_by_side)

@@ -65,15 +65,15 @@ SCALES: dict[str, Scale] = {
         kernel_nodes=40,
     ),
     "demo": Scale(
-        layout_graphs=_same_graphs((28, 6, 6), (24, 6, 6)),
-        tile_kernels=(240, 40, 40),
-        layout_candidates={"xla": (300, 800), "nlp": (300, 800)},
+        layout_graphs=_same_graphs((64, 8, 8), (40, 8, 8)),
+        tile_kernels=(300, 60, 60),
+        layout_candidates={"xla": (200, 500), "nlp": (200, 500)},
         test_candidates=300,
         tile_candidates=(20, 200),
         size=Size(
-            blocks=(1, 4), layers=(1, 2), width=(2, 12), batch=_BATCHES, image=(32, 48), sequence=(32, 50, 64, 77)
+            blocks=(2, 6), layers=(1, 3), width=(2, 24), batch=_BATCHES, image=(32, 48, 64), sequence=(32, 50, 64, 100)
         ),
-        kernel_nodes=40,
+        kernel_nodes=60,
     ),
     "small": Scale(
         layout_graphs=_same_graphs((36, 8, 8), (32, 8, 8)),

@@ -38,17 +38,17 @@ def test_the_official_files_are_read(real_data, name, num_graphs):
     indices = read_indices(real_data / "tpugraphs" / "eval_indices", f"layout:{name}")
     assert len(indices) == num_graphs
     for numbers in indices.values():
-        assert numbers.dtype == np.int64 and len(set(numbers.tolist())) == len(numbers) <= 1000
+        assert numbers.dtype == np.int64 and 0 < len(numbers) <= 1000
 
 
 def test_indices_choose_the_candidates_in_their_order(tmp_path):
     split = collection(LAYOUT).split("valid")
-    write_indices(tmp_path, {"valid0": [7, 2, 11], "elsewhere": [1]})
+    write_indices(tmp_path, {"valid0": [7, 2, 11, 2], "elsewhere": [1]})  # one twice, as official files have it
     chosen = choose_candidates(split, most=5, indices=read_indices(tmp_path, LAYOUT))
-    assert chosen[0].tolist() == [7, 2, 11]
+    assert chosen[0].tolist() == [7, 2, 11, 2]
     assert len(chosen[1]) == 5, "a graph without indices: at most so many"
     metrics = evaluate_split(TruthScorer(), split, collection=LAYOUT, candidates=chosen)
-    assert [graph.num_candidates for graph in metrics] == [3, 5]
+    assert [graph.num_candidates for graph in metrics] == [4, 5]
 
 
 def test_without_indices_the_choice_is_by_seed_or_all():
@@ -70,8 +70,7 @@ def test_without_indices_the_choice_is_by_seed_or_all():
         ({"valid0": "12"}, "valid0: found"),
         ({"valid0": [True]}, "valid0: found"),
         ({"valid0": [[1]]}, "valid0: found"),
-        ({"valid0": [3, -1]}, "valid0: a number is negative or there twice"),
-        ({"valid0": [3, 3]}, "valid0: a number is negative or there twice"),
+        ({"valid0": [3, -1]}, "valid0: found -1"),
     ],
 )
 def test_bad_index_files_are_refused(tmp_path, content, reason):

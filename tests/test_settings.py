@@ -116,7 +116,7 @@ def test_bad_files_are_refused(tmp_path, text, words):
 
 
 def test_missing_file_is_refused_by_name(tmp_path):
-    with pytest.raises(ConfigError, match="nowhere.yaml"):
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml"):
         read_config(Outer, tmp_path / "nowhere.yaml")
 
 

@@ -23,7 +23,10 @@ _INDEX_FORMAT = "JSON of graph name -> list of candidate numbers"
 
 
 def read_indices(folder: Path | str, collection: str) -> dict[str, np.ndarray]:
-    """The official candidate numbers per validation graph: `<folder>/<source>_<search>.json`, {graph: [numbers]}."""
+    """The official candidate numbers per validation graph: `<folder>/<source>_<search>.json`, {graph: [numbers]}.
+
+    A number may stand there twice (unet_3d.4x4.bf16 of xla:random has such): it then counts twice, as officially.
+    """
     path = Path(folder) / ("_".join(collection.split(":")[1:]) + ".json")
     try:
         content = json.loads(path.read_text())
@@ -34,8 +37,8 @@ def read_indices(folder: Path | str, collection: str) -> dict[str, np.ndarray]:
     for name, numbers in content.items():
         if not isinstance(numbers, list) or not numbers or any(type(number) is not int for number in numbers):
             raise UserError(f"{path}: {name}: found {numbers!r:.80}, expected a list of candidate numbers")
-        if min(numbers) < 0 or len(set(numbers)) < len(numbers):
-            raise UserError(f"{path}: {name}: a number is negative or there twice, expected each candidate once")
+        if min(numbers) < 0:
+            raise UserError(f"{path}: {name}: found {min(numbers)}, expected candidate numbers from 0 on")
     return {name: np.array(numbers, np.int64) for name, numbers in content.items()}
 
 

@@ -16,7 +16,6 @@ import pytest
 from tpugraphs_polynormer.catalog import BENCHMARKS, COLLECTIONS
 from tpugraphs_polynormer.data import download, transfer
 from tpugraphs_polynormer.data.addresses import BENCHMARK_FILES, RemoteFile, list_collection_files
-from tpugraphs_polynormer.data.unpacking import UnpackError, unpack_archive
 from tpugraphs_polynormer.data.download import (
     DownloadError,
     DownloadSettings,
@@ -25,6 +24,7 @@ from tpugraphs_polynormer.data.download import (
     download_files,
     read_records,
 )
+from tpugraphs_polynormer.data.unpacking import UnpackError, unpack_archive
 
 PAYLOAD = np.random.default_rng(0).bytes(3_000_001)
 

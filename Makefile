@@ -1,5 +1,5 @@
 # Every target sets up what it needs on a machine that has only Python 3.11 and make.
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -14,10 +14,7 @@ $(STAMP): setup.py tpugraphs_polynormer/__init__.py
 	touch $@
 
 demo: $(STAMP)
-	$(BIN)/tpugraphs simulate --out demo/data --scale tiny --seed 0
-	for file in demo/data/npz/tile/xla/train demo/data/npz/layout/*/*/train; do \
-	  $(BIN)/tpugraphs inspect "$$(ls $$file/*.npz | head -n 1)" || exit 1; \
-	done
+	$(BIN)/tpugraphs demo --out demo
 
 test: $(STAMP) lint
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile

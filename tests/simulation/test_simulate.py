@@ -147,7 +147,7 @@ def ridge_tau(archive) -> float:
 
 
 def test_unknown_scale_names_the_known_ones(tmp_path):
-    with pytest.raises(UserError, match="tiny, small, full"):
+    with pytest.raises(UserError, match="tiny, demo, small, full"):
         simulate(tmp_path, "huge", 0)
 
 

@@ -27,7 +27,7 @@ def run(args: argparse.Namespace, beam_arguments: Sequence[str]) -> list[str]:
         )
         for collection in args.collections
     }
-    job = plan_job(args.input, args.output, collections)
+    job = plan_job(args.input, args.output, collections, input_format=args.input_format)
     clear_commit(job)
     run_pipeline(Preprocess(job), options, lambda: count_finished(job), len(job.plans))
     check_commit(job)

@@ -78,9 +78,7 @@ def _refuse_unknown(arguments: Sequence[str]) -> None:
     parser.add_argument("--runner")
     unknown = parser.parse_known_args(list(arguments))[1]
     if unknown:
-        raise UserError(
-            f"unknown options {' '.join(unknown)}: neither ours nor Beam's; see `tpugraphs preprocess --help`"
-        )
+        raise UserError(f"unknown options {' '.join(unknown)}: neither ours nor Beam's; see --help")
 
 
 def _subclasses(cls: type) -> set[type]:

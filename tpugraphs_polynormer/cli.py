@@ -161,6 +161,7 @@ def _add_preprocess(stages: argparse._SubParsersAction) -> None:
     )
     preprocess.add_argument("--input", required=True, help="folder that holds npz/ (local, or one that Beam reads)")
     preprocess.add_argument("--output", required=True, help="folder for the datasets")
+    preprocess.add_argument("--input-format", choices=("npz", "pb"), default="npz", help="pb: layout tuning protobufs")
     preprocess.add_argument("--collections", nargs="+", default=list(COLLECTIONS), metavar="ID", choices=COLLECTIONS)
     preprocess.add_argument("--on-error", choices=("fail", "skip"), default="fail", help="what a bad archive does")
     preprocess.add_argument("--max-nodes", type=int, default=0, help="prune larger graphs around configurable nodes")

@@ -18,7 +18,16 @@ from tpugraphs_polynormer.cli import main
 from tpugraphs_polynormer.data import preprocess
 from tpugraphs_polynormer.data.graphs import graph_spec
 from tpugraphs_polynormer.data.manifest import MANIFEST_NAME
-from tpugraphs_polynormer.data.preprocess import FAILURE_NAME, REJECTED_NAME, WriteShard, plan_job
+from tpugraphs_polynormer.data.preprocess import (
+    FAILURE_NAME,
+    REJECTED_NAME,
+    Preprocess,
+    PreprocessError,
+    WriteShard,
+    check_commit,
+    clear_commit,
+    plan_job,
+)
 from tpugraphs_polynormer.data.shards import PreprocessSettings
 from tpugraphs_polynormer.data.store import Collection
 
@@ -423,3 +432,27 @@ def test_a_collection_of_bad_archives_alone_is_empty_not_broken(tmp_path):
     assert collection.manifest.num_rejected == 3
     assert collection.manifest.statistics is None
     assert len(collection.split("train")) == 0
+
+
+def test_protobufs_give_what_their_archives_give(real_data, tmp_path):
+    folder = Path("layout/xla/default/valid")
+    source = real_data / "tpugraphs"
+    for place in ("npz", "pb"):
+        (tmp_path / place / folder).mkdir(parents=True)
+    shutil.copy(source / "layout/unet_3d.4x4.bf16.npz", tmp_path / "npz" / folder / "unet.npz")
+    shutil.copy(source / "protobuf/module_tuning_data_layout.pb", tmp_path / "pb" / folder / "unet.pb")
+    found = []
+    for input_format in ("npz", "pb"):
+        settings = {"layout:xla:default": PreprocessSettings()}
+        job = plan_job(str(tmp_path), str(tmp_path / f"out_{input_format}"), settings, input_format=input_format)
+        clear_commit(job)
+        with beam.Pipeline(runner="FnApiRunner") as pipeline:
+            _ = pipeline | Preprocess(job)
+        check_commit(job)
+        found.append(Collection(tmp_path / f"out_{input_format}/layout/xla/default").split("valid"))
+    archived, featurized = found
+    assert [graph.name for graph in featurized.graphs] == ["unet"]
+    assert archived.read_record(0) == featurized.read_record(0)
+    assert np.array_equal(archived.read_block(0, 0, 112), featurized.read_block(0, 0, 112))
+    with pytest.raises(PreprocessError, match="tpugraphs featurize"):
+        plan_job(str(tmp_path), str(tmp_path / "out"), {"tile:xla": PreprocessSettings()}, input_format="pb")

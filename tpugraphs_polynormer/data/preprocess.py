@@ -72,21 +72,33 @@ class Job:
         return tuple(dict.fromkeys(plan.collection for plan in self.plans))
 
 
-def plan_job(input_folder: str, output: str, collections: Mapping[str, PreprocessSettings]) -> Job:
-    """Lists the archives and assigns them to shards by name alone, so that every run plans the same."""
+def plan_job(
+    input_folder: str, output: str, collections: Mapping[str, PreprocessSettings], *, input_format: str = "npz"
+) -> Job:
+    """Lists the archives and assigns them to shards by name alone, so that every run plans the same.
+
+    `input_format` "pb" takes layout tuning protobufs instead, `[pb/]<collection folder>/<split>/*.pb`, one graph each.
+    """
     plans = []
     for collection, settings in collections.items():
-        found = [plan for split in SPLITS for plan in _plan_split(input_folder, collection, split, settings)]
+        if input_format == "pb" and find_collection(collection).kind == "tile":
+            raise PreprocessError(f"{collection}: a tile protobuf holds many kernels; run `tpugraphs featurize` first")
+        found = [
+            plan for split in SPLITS for plan in _plan_split(input_folder, input_format, collection, split, settings)
+        ]
         if not found:
-            place = FileSystems.join(input_folder, "npz", find_collection(collection).folder)
-            raise PreprocessError(f"{place}: no <split>/*.npz found; check --input or run `tpugraphs download` first")
+            place = FileSystems.join(input_folder, input_format, find_collection(collection).folder)
+            advice = "check --input and --input-format, or run `tpugraphs download` first"
+            raise PreprocessError(f"{place}: no <split>/*.{input_format} found; {advice}")
         plans += found
     return Job(output, tuple(plans))
 
 
-def _plan_split(input_folder: str, collection: str, split: str, settings: PreprocessSettings) -> list[ShardPlan]:
-    parts = (*find_collection(collection).folder.split("/"), split, "*.npz")
-    patterns = [FileSystems.join(input_folder, "npz", *parts), FileSystems.join(input_folder, *parts)]
+def _plan_split(
+    input_folder: str, input_format: str, collection: str, split: str, settings: PreprocessSettings
+) -> list[ShardPlan]:
+    parts = (*find_collection(collection).folder.split("/"), split, f"*.{input_format}")
+    patterns = [FileSystems.join(input_folder, input_format, *parts), FileSystems.join(input_folder, *parts)]
     matches = [match.metadata_list for match in FileSystems.match(patterns)]
     paths = sorted((item.path for item in matches[0] or matches[1]), key=lambda path: FileSystems.split(path)[1])
     step = settings.graphs_per_shard
@@ -193,7 +205,7 @@ def _name_sources(text: str, sources: Mapping[str, Path], plan: ShardPlan) -> st
 
 
 def _graph_name(path: str) -> str:
-    return FileSystems.split(path)[1].removesuffix(".npz")
+    return FileSystems.split(path)[1].removesuffix(".npz").removesuffix(".pb")
 
 
 def _folder_of(output: str, collection: str) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import logging
+import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,14 @@ from tpugraphs_polynormer.data.manifest import (
     SplitEntry,
     parse_record,
 )
-from tpugraphs_polynormer.data.npz import ArchiveError, LayoutArchive, TileArchive, iterate_layouts, read_archive
+from tpugraphs_polynormer.data.npz import (
+    ArchiveError,
+    LayoutArchive,
+    TileArchive,
+    iterate_layouts,
+    read_archive,
+    write_npz,
+)
 from tpugraphs_polynormer.data.statistics import Moments, measure, merge, summarize_sizes
 from tpugraphs_polynormer.data.store import (
     CANDIDATE_SUFFIX,
@@ -37,6 +45,7 @@ from tpugraphs_polynormer.data.store import (
     write_candidates,
 )
 from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.hlo.featurize import featurize_file
 
 DESCRIPTION_SUFFIX = ".shard.json"
 _RECORD_FRAMING = 16  # bytes a TFRecord adds to each record
@@ -226,7 +235,15 @@ def _write_staged(
 
 
 def read_candidates(path: Path, kind: str) -> tuple[TileArchive | LayoutArchive, Candidates]:
-    """An archive of that kind and its candidates encoded; a layout's dense tensor is never held."""
+    """An archive of that kind and its candidates encoded; a layout's dense tensor is never held.
+
+    A layout tuning protobuf (.pb) is featurized first, into an archive of the same name.
+    """
+    if path.suffix == ".pb":
+        with tempfile.TemporaryDirectory(prefix="tpugraphs-") as folder:
+            converted = Path(folder) / f"{path.stem}.npz"
+            write_npz(converted, featurize_file(path))
+            return read_candidates(converted, kind)
     archive = read_archive(path, with_candidates=False)
     if archive.kind != kind:
         raise ArchiveError(path, "kind", f"a {archive.kind} archive", f"a {kind} archive")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ from tpugraphs_polynormer.submission import SubmissionError, prediction_path, re
 from tpugraphs_polynormer.tasks import (
     DatasetFacts,
     RankingTask,
-    build_ranking_model,
     build_ranking_task,
     open_collection,
 )
@@ -42,8 +40,7 @@ def load_ranker(run_dir: Path | str, data_dir: Path | str) -> RankingTask:
     run = open_ranking_run(run_dir)
     checkpoint_path(run)
     facts = parse_record(DatasetFacts, run.read_json(FACTS_NAME), str(run.path / FACTS_NAME))
-    task = build_ranking_task(run.config, open_collection(run.config, data_dir))
-    task = dataclasses.replace(task, model=build_ranking_model(run.config, facts))
+    task = build_ranking_task(run.config, open_collection(run.config, data_dir), facts)
     _create_variables(task)
     Checkpoints(run, "best", model=task.model).restore()
     return task

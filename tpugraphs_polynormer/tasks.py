@@ -42,15 +42,15 @@ def open_collection(config: Config, data_dir: Path | str) -> Collection:
     return Collection(Path(data_dir) / find_collection(config.data.collection).folder)
 
 
-def build_ranking_task(config: Config, collection: Collection) -> RankingTask:
-    """Builds the model of a config for a collection; the features are scaled by its train split's statistics."""
+def build_ranking_task(config: Config, collection: Collection, facts: DatasetFacts | None = None) -> RankingTask:
+    """Builds the model of a config for a collection, scaled by the given facts, or by its own train split's."""
     tf.keras.mixed_precision.set_global_policy(
         "float32" if config.training.precision == "float32" else "mixed_bfloat16"
     )
     return RankingTask(
         config=config,
         collection=collection,
-        model=build_ranking_model(config, DatasetFacts.of(collection.manifest)),
+        model=build_ranking_model(config, facts or DatasetFacts.of(collection.manifest)),
         loss=build_loss(asdict(config.loss)),
     )
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.datasets import LAYOUT, preprocess_here
 from tests.ranking_data import TILE, ranking_datasets, scratch_folder, small_config
 from tpugraphs_polynormer.checkpoints import RunError
 from tpugraphs_polynormer.data.statistics import measure, summarize
@@ -17,6 +18,7 @@ from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.module import Computation, Instruction, Module, Shape
 from tpugraphs_polynormer.hlo.writer import write_module
 from tpugraphs_polynormer.program_ranking import measure_novelty, rank_program
+from tpugraphs_polynormer.simulation.simulate import simulate
 from tpugraphs_polynormer.training import train
 
 
@@ -112,15 +114,27 @@ def test_a_tf_function_goes_to_a_ranking(run_dir):
     assert len(ranking.order) == 20
 
 
+@pytest.fixture(scope="module")
+def simulated_run():
+    """A short run on the simulated TPU's smallest collection."""
+    folder = scratch_folder()
+    simulate(folder / "sim", "tiny", 0)
+    preprocess_here(folder / "sim", folder / "data", LAYOUT)
+    config = small_config(LAYOUT, "training.steps_per_epoch=10")
+    train(config, folder / "data", folder / "run", strategy=tf.distribute.OneDeviceStrategy("CPU:0"))
+    return folder / "run"
+
+
 @pytest.mark.slow
-def test_jax_programs_go_to_a_ranking(run_dir):
+def test_programs_go_to_a_ranking_by_a_model_of_simulated_data(simulated_run):
     pytest.importorskip("jax")
     from tests.jax_programs import small_cnn, small_transformer
     from tpugraphs_polynormer.hlo import from_jax
 
-    for function, args in (small_cnn(), small_transformer()):
-        module = from_jax(function, *args)
+    modules = [from_jax(function, *args) for function, args in (small_cnn(), small_transformer())]
+    modules.append(from_tf(lambda inputs: tf.nn.relu(inputs @ tf.ones([32, 128])), tf.zeros([8, 32])))
+    for module in modules:
         opcodes = {each.opcode for computation in module.computations for each in computation.instructions}
         assert opcodes & {"convolution", "dot"}
-        ranking = rank_program(run_dir, module, num_candidates=50)
+        ranking = rank_program(simulated_run, module, num_candidates=50)
         assert np.array_equal(np.sort(ranking.order), np.arange(50))

@@ -90,27 +90,22 @@ def main() -> None:
     collections = ["--collections", "layout:xla:default", "--runner=FnApiRunner", "--direct_num_workers=1"]
     run_command(["preprocess", "--input", str(args.work / "tree"), "--output", str(args.work / "data"), *collections])
     started = time.process_time()
-    scores = train_and_score(args, held_out)
+    scores = train_and_score(args)
     report("Polynormer", runtimes, scores, is_new, time.process_time() - started)
 
 
-def train_and_score(args: argparse.Namespace, held_out: np.ndarray) -> np.ndarray:
+def train_and_score(args: argparse.Namespace) -> np.ndarray:
     """Scores of the held-out rows by the best epoch's weights."""
     import_tensorflow()
-    from tpugraphs_polynormer.checkpoints import Checkpoints, RunDirectory
     from tpugraphs_polynormer.config import load_config
     from tpugraphs_polynormer.distribution import make_strategy
-    from tpugraphs_polynormer.tasks import build_ranking_task, open_collection
+    from tpugraphs_polynormer.prediction import load_ranker
     from tpugraphs_polynormer.training import train
 
     config = load_config(args.config, args.overrides)
     train(config, args.work / "data", args.work / "run", strategy=make_strategy("cpu"))
-    task = build_ranking_task(config, open_collection(config, args.work / "data"))
-    split = task.collection.split("test")
-    scorer = task.make_scorer()
-    scorer.score_graph(split, 0, np.arange(2))  # makes the variables
-    Checkpoints(RunDirectory.open(args.work / "run"), "best", model=task.model).restore()
-    return task.make_scorer().score_graph(split, 0)
+    task = load_ranker(args.work / "run", args.work / "data")
+    return task.make_scorer().score_graph(task.collection.split("test"), 0)
 
 
 if __name__ == "__main__":

@@ -38,9 +38,18 @@ def load_ranker(run_dir: Path | str, data_dir: Path | str) -> RankingTask:
     Features are scaled as they were in training, by the statistics that the run keeps, not by those of the dataset.
     """
     run = open_ranking_run(run_dir)
+    return restore_task(run, read_facts(run), open_collection(run.config, data_dir))
+
+
+def read_facts(run: RunDirectory) -> DatasetFacts:
+    """What a run keeps of the data it was trained on."""
+    return parse_record(DatasetFacts, run.read_json(FACTS_NAME), str(run.path / FACTS_NAME))
+
+
+def restore_task(run: RunDirectory, facts: DatasetFacts, collection: Collection) -> RankingTask:
+    """The task of a run on any collection of its kind, with the best weights and their phase restored."""
     checkpoint_path(run)
-    facts = parse_record(DatasetFacts, run.read_json(FACTS_NAME), str(run.path / FACTS_NAME))
-    task = build_ranking_task(run.config, open_collection(run.config, data_dir), facts)
+    task = build_ranking_task(run.config, collection, facts)
     _create_variables(task)
     Checkpoints(run, "best", model=task.model).restore()
     return task

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from tpugraphs_polynormer.checkpoints import Checkpoints, RunDirectory, RunError
+from tpugraphs_polynormer.checkpoints import RunError
 from tpugraphs_polynormer.data.manifest import (
     FORMAT_VERSION,
     MANIFEST_NAME,
     Manifest,
-    parse_record,
     write_json,
 )
 from tpugraphs_polynormer.data.npz import write_npz
@@ -29,9 +28,7 @@ from tpugraphs_polynormer.hlo.opcodes import OPCODE_NAMES
 from tpugraphs_polynormer.hlo.readable import describe_candidate
 from tpugraphs_polynormer.hlo.tuning import layout_archive
 from tpugraphs_polynormer.metrics import rank_candidates
-from tpugraphs_polynormer.scoring import Scorer
-from tpugraphs_polynormer.tasks import DatasetFacts, build_ranking_model
-from tpugraphs_polynormer.training import FACTS_NAME
+from tpugraphs_polynormer.prediction import open_ranking_run, read_facts, restore_task
 
 
 @dataclass(frozen=True)
@@ -88,8 +85,8 @@ def rank_program(
       module: the program, see `hlo.wire.read_module`, `hlo.from_jax`, `hlo.from_tf`.
       num_candidates, seed, mode: see `hlo.candidates.draw_candidates`.
     """
-    run = RunDirectory.open(run_dir)
-    facts = parse_record(DatasetFacts, run.read_json(FACTS_NAME), str(run.path / FACTS_NAME))
+    run = open_ranking_run(run_dir)
+    facts = read_facts(run)
     if facts.kind != "layout":
         raise RunError(f"{run.path}: trained on {facts.collection}; ranking a program's layouts needs a layout run")
     choices = enumerate_choices(module)
@@ -104,7 +101,8 @@ def rank_program(
         config_runtime=np.zeros(num_candidates, np.int64),
     )
     with tempfile.TemporaryDirectory(prefix="tpugraphs-rank-") as folder:
-        scores = _score(run, facts, _make_dataset(Path(folder), facts.collection, arrays))
+        task = restore_task(run, facts, _make_dataset(Path(folder), facts.collection, arrays))
+        scores = task.make_scorer().score_graph(task.collection.split("test"), 0)
     novelty = measure_novelty(graph.node_feat, graph.node_opcode, facts.statistics)
     return ProgramRanking(module, candidates, scores, rank_candidates(scores), novelty)
 
@@ -138,16 +136,3 @@ def _make_dataset(folder: Path, collection: str, arrays: dict[str, np.ndarray]) 
     )
     write_json(folder / MANIFEST_NAME, manifest)
     return Collection(folder)
-
-
-def _score(run: RunDirectory, facts: DatasetFacts, collection: Collection) -> np.ndarray:
-    model = build_ranking_model(run.config, facts)
-    split = collection.split("test")
-
-    def make_scorer() -> Scorer:
-        group = run.config.data.candidates_per_graph
-        return Scorer(model, collection, candidates_per_group=group, seed=run.config.seed)
-
-    make_scorer().score_graph(split, 0, np.arange(1))  # makes the variables
-    Checkpoints(run, "best", model=model).restore()
-    return make_scorer().score_graph(split, 0)  # anew: the trunk's phase is read when its function is traced

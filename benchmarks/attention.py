@@ -21,6 +21,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tpugraphs_polynormer.startup import keep_freed_memory
+
 OURS = ("segments", "chunked", "unsorted", "xla")
 PEER = "pyg"
 
@@ -37,6 +39,7 @@ def make_graph(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray, int
 
 def build_step(name: str, options: argparse.Namespace) -> Callable[[], None]:
     """A function that runs one forward and backward pass of `name` to its end."""
+    keep_freed_memory()
     return build_pyg_step(options) if name == PEER else build_our_step(name, options)
 
 

@@ -23,6 +23,7 @@ from tpugraphs_polynormer.config import Config, load_config
 from tpugraphs_polynormer.data.benchmarks import read_benchmark
 from tpugraphs_polynormer.node_classification import format_results, run_benchmark
 from tpugraphs_polynormer.node_training import NodeInputs, NodeTrainer
+from tpugraphs_polynormer.startup import keep_freed_memory
 
 PROJECT = Path(__file__).resolve().parents[1]
 CONFIGS = PROJECT / "configs" / "benchmarks"
@@ -84,6 +85,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
+    keep_freed_memory()
     args = parse_arguments()
     if args.full_width:
         result = measure_full_width(args)

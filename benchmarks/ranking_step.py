@@ -121,6 +121,8 @@ def make_batch(data: dict[str, np.ndarray], codes: np.ndarray) -> Batch:
         features=tf.constant(data["node_feat"], tf.float32),
         opcodes=tf.constant(data["node_opcode"], tf.int64),
         edges=build_undirected_edges_tf(producers, consumers, num_ops),
+        producers=tf.constant(producers, tf.int32),
+        consumers=tf.constant(consumers, tf.int32),
         op_graphs=tf.zeros([num_ops], tf.int32),
         op_mask=tf.ones([num_ops], tf.bool),
         settings=tf.constant(data["settings"], tf.float32),
@@ -143,8 +145,8 @@ def build_ours(kind: str, data: dict[str, np.ndarray], name: str, options: dict)
     config = ModelConfig(**contenders[name], hidden_dim=WIDTH, num_local_layers=options["layers"])
     statistics = summarize(measure(data["node_feat"], data["node_opcode"]))
     model = RankingModel(kind=kind, config=config, statistics=statistics, frontier="naive" not in name)
-    if config.trunk == "polynormer":
-        model.trunk.phase = "global"
+    for trunk in model.phased_trunks:
+        trunk.phase = "global"
     return model
 
 
@@ -244,10 +246,16 @@ def build_scoring(model: object, data: dict[str, np.ndarray], k: int, block: int
     score = tf.function(lambda batch, encoded: model.score(batch, encoded, training=False), reduce_retracing=True)
 
     def run() -> None:
-        encoded = None
+        batch = encoded = None
         for start in range(0, k, block):
-            batch = make_batch(data, data["codes"][:, start : min(k, start + block)])
-            encoded = encode(batch) if encoded is None else encoded
+            codes = data["codes"][:, start : min(k, start + block)]
+            if batch is None:
+                batch = make_batch(data, codes)
+                encoded = encode(batch)
+            else:
+                batch = batch._replace(
+                    codes=tf.constant(codes, tf.int32), candidate_mask=tf.ones([1, codes.shape[1]], tf.bool)
+                )
             score(batch, encoded).numpy()
 
     return run
@@ -268,9 +276,10 @@ def choose_block(model: object, kind: str, name: str, data: dict[str, np.ndarray
 
 def measure_here(options: dict) -> dict[str, float]:
     """Runs one contender in this process: median seconds and MiB at the peak."""
-    import tpugraphs_polynormer  # noqa: F401  (before TensorFlow: it chooses Keras 2)
+    from tpugraphs_polynormer.startup import keep_freed_memory  # the package chooses Keras 2, before TensorFlow
     import tensorflow as tf  # isort: skip
 
+    keep_freed_memory()
     tf.keras.utils.set_random_seed(0)
     kind, name, k = options["kind"], options["name"], options["candidates"]
     with np.load(options["data"], allow_pickle=False) as file:

@@ -104,8 +104,8 @@ def built_model(config: Config, seed: int = 0):
     tf.keras.utils.set_random_seed(seed)
     model = build_ranking_model(config, DatasetFacts.of(collection(config.data.collection).manifest))
     model(first_batch(config), training=False)
-    if getattr(model.trunk, "global_layers", None):
-        model.trunk.phase = "global"
+    for trunk in model.phased_trunks:
+        trunk.phase = "global"
     random = np.random.default_rng(seed)
     for variable in model.trainable_variables:
         variable.assign_add(random.normal(scale=0.1, size=variable.shape).astype(np.float32))

@@ -16,7 +16,7 @@ PACKAGE = "tpugraphs_polynormer"
 # named apart; within a line there are no cycles. "" is the package itself, whose __init__ imports nothing of ours.
 LAYERS = (
     ("",),
-    ("errors", "startup"),
+    ("errors", "startup", "atomic_files"),
     ("settings", "catalog"),
     ("config",),
     ("data.npz",),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.losses import LOSSES, build_loss
+from tpugraphs_polynormer.losses import LOSSES, PAIR_NOISE, build_loss
 
 # Where the ranks of `lambda_rank` change its value jumps, so scores in these tests are well apart.
 RUNTIMES = np.array([[5_000_000_007, 3_000, 3_000, 9_000_000, 2**40 + 1, 2**40], [7, 7, 3, 12, 0, 0]], np.int64)
@@ -44,6 +45,13 @@ def _brute_force(name: str, runtimes: list[float], scores: list[float]) -> float
         return sum(max(0.0, 1 - difference[pair]) for pair in pairs) / len(pairs)
     if name == "pairwise_logistic":
         return sum(math.log(1 + math.exp(-difference[pair])) for pair in pairs) / len(pairs)
+    if name == "pairwise_noisy":
+        total = 0.0
+        for i, j in pairs:
+            right = NormalDist(0, PAIR_NOISE).cdf(math.log(runtimes[i] / runtimes[j]))
+            total += right * math.log(1 + math.exp(-difference[i, j]))
+            total += (1 - right) * math.log(1 + math.exp(difference[i, j]))
+        return total / len(pairs)
     if name == "margin":
         return sum(max(0.0, targets[i] - targets[j] - difference[i, j]) for i, j in pairs) / len(pairs)
     if name == "mse":
@@ -168,13 +176,23 @@ def test_equal_scores_still_learn(name):
     assert gradient[0, 0] > 0 > gradient[0, 2]
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", [name for name in LOSSES if name != "pairwise_noisy"])
 def test_one_nanosecond_in_a_second_is_no_tie(name):
     runtimes = np.array([[10**9, 10**9 + 1]], np.int64)
     assert np.float32(runtimes[0, 0]) == np.float32(runtimes[0, 1])
     right = _call(name, runtimes, np.array([[-1.0, 1.0]], np.float32), np.ones((1, 2), bool))
     wrong = _call(name, runtimes, np.array([[1.0, -1.0]], np.float32), np.ones((1, 2), bool))
     assert wrong[0] > right[0] + 0.1
+
+
+def test_pairs_within_the_noise_are_pulled_together():
+    runtimes, mask = np.array([[10**9, 10**9 + 100_000, 2 * 10**9]], np.int64), np.ones((1, 3), bool)
+    _, gradient = _value_and_gradient("pairwise_noisy", runtimes, np.array([[-1.0, 1.0, 9.0]], np.float32), mask)
+    # 1e-4 apart, a quarter of the noise: p is 0.5987, and the best difference of scores log(p / (1 - p)) = 0.4.
+    assert gradient[0, 0] < 0 < gradient[0, 1]
+    apart = np.float32(math.log(0.598706 / 0.401294) / 2)
+    _, gradient = _value_and_gradient("pairwise_noisy", runtimes, np.array([[-apart, apart, 99.0]], np.float32), mask)
+    np.testing.assert_allclose(gradient[0, :2], 0.0, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", LOSSES)

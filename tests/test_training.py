@@ -19,12 +19,14 @@ from tests.test_checkpoints import read_events
 from tpugraphs_polynormer import training
 from tpugraphs_polynormer.checkpoints import Checkpoints, RunDirectory, RunError
 from tpugraphs_polynormer.cli import main
+from tpugraphs_polynormer.data.input_pipeline import CandidateSampler
+from tpugraphs_polynormer.data.manifest import DatasetError
 from tpugraphs_polynormer.settings import ConfigError
 from tpugraphs_polynormer.training import train, train_seeds
 
 ROOT = Path(__file__).resolve().parents[1]
 # The cheapest model to trace: these tests are about the loop.
-CHEAP = ("model.trunk=mlp", "model.num_local_layers=1", "model.slot_attention=false", "model.hidden_dim=4")
+CHEAP = ("model.trunk=mlp", "model.num_local_layers=1", "model.num_slot_layers=0", "model.hidden_dim=4")
 DROPOUT = ("model.dropout_rate=0.3", "model.input_dropout_rate=0.2")
 WARM_UP = ("model.trunk=polynormer", "training.local_epochs=2", "training.epochs=2", *DROPOUT)
 
@@ -99,7 +101,7 @@ def finished() -> Path:
 @pytest.mark.parametrize("name", [TILE, LAYOUT])
 def test_learning_happens(tmp_path, name):
     steps = ("training.epochs=2", "training.steps_per_epoch=50", "training.steps_per_execution=25")
-    wide = ("model.hidden_dim=16", "data.graphs_per_batch=4", "data.candidates_per_graph=10")
+    wide = ("model.readout=sum", "model.hidden_dim=16", "data.graphs_per_batch=4", "data.candidates_per_graph=10")
     result = train_here(tmp_path, *steps, *wide, name=name)
     assert result["valid"]["overall"]["tau"] > 0.8
     first, second = losses(tmp_path)
@@ -210,6 +212,19 @@ def test_a_non_finite_loss_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_
     saved = weights(tmp_path)
     assert all(np.isfinite(value).all() for value in saved.values() if value.dtype == np.float32)
     assert int(saved["optimizer/_iterations/.ATTRIBUTES/VARIABLE_VALUE"]) == 4
+
+
+def test_a_reader_that_fails_in_mid_epoch_names_the_file_without_a_traceback(tmp_path, capsys, monkeypatch):
+    def fail(self, position):
+        if position < 3:
+            return draw(self, position)
+        raise DatasetError("train-00000-of-00001.candidates: truncated; preprocess again")
+
+    draw = CandidateSampler.draw
+    monkeypatch.setattr(CandidateSampler, "draw", fail)
+    assert main(command(tmp_path)) == 2
+    message = capsys.readouterr().err
+    assert "train-00000-of-00001.candidates: truncated; preprocess again" in message and "Traceback" not in message
 
 
 def _explode_after(steps: int):

@@ -8,7 +8,6 @@ index. What was logged after the last checkpoint is dropped on resume, because i
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpugraphs_polynormer.atomic_files import write_text
 from tpugraphs_polynormer.config import Config, load_config
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.settings import config_differences, dump_config
@@ -149,10 +149,3 @@ class Checkpoints:
                 f"{path}: not a checkpoint of this model ({reason:.200}); train again, in a new run directory"
             ) from fault
         return int(path.rsplit("-", 1)[1])
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a file that is the old one or the new one, never half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text)
-    temporary.replace(path)

@@ -12,7 +12,7 @@ from pathlib import Path
 from tpugraphs_polynormer import __version__
 from tpugraphs_polynormer.catalog import BENCHMARKS, COLLECTIONS
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.startup import import_tensorflow
+from tpugraphs_polynormer.startup import import_tensorflow, keep_freed_memory
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -224,6 +224,7 @@ def _run_train(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.config import load_config
 
     config = load_config(args.config, args.overrides)
+    keep_freed_memory()
     import_tensorflow()
     from tpugraphs_polynormer.distribution import make_strategy
     from tpugraphs_polynormer.training import train, train_seeds
@@ -255,6 +256,7 @@ def _run_benchmark(args: argparse.Namespace) -> None:
 
     config_path = args.config or Path("configs/benchmarks") / f"{args.dataset}.yaml"
     config = None if args.all else load_config(config_path, args.overrides)
+    keep_freed_memory()
     import_tensorflow()
     from tpugraphs_polynormer.node_classification import describe_present, format_results, run_benchmark
 
@@ -287,6 +289,7 @@ def _run_experiment(args: argparse.Namespace) -> None:
         raise UserError(f"{args.name} trains on a benchmark: name the folder of its files with --data")
     config_path = args.config or Path("configs/benchmarks/small") / f"{args.dataset}.yaml"
     config = load_config(config_path, args.overrides) if needs_data else None
+    keep_freed_memory()
     import_tensorflow()
     run = getattr(importlib.import_module(f"tpugraphs_polynormer.experiments.{args.name}"), f"run_{args.name}")
     if needs_data:

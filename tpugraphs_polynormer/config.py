@@ -58,14 +58,22 @@ class ModelConfig:
         "where candidates meet the graph: before the trunk (early), or its states after it (intermediate)",
         choices=("early", "intermediate"),
     )
-    readout: str = setting("sum", "how node states become one score", choices=("sum", "mean", "configurable"))
+    readout: str = setting(
+        "weighted",
+        "how states become one score: sum, mean, sum weighted by a learned softmax, or sum of configurable nodes",
+        choices=("sum", "mean", "weighted", "configurable"),
+    )
     features: str = setting(
         "scaled", "scaled and embedded, or raw as in the official baseline", choices=("scaled", "raw")
     )
     opcode_dim: int = setting(16, "width of the opcode embedding", low=1)
     layout_dim: int = setting(4, "width of the embedding of one minor-to-major entry", low=1)
     num_fusion_layers: int = setting(2, "dense layers after candidates met states (intermediate fusion)", low=1)
-    slot_attention: bool = setting(True, "configurable nodes attend to each other per candidate (intermediate fusion)")
+    num_slot_layers: int = setting(
+        2,
+        "layers of a second trunk over neighbouring configurable nodes, per candidate (intermediate fusion); 0 none",
+        low=0,
+    )
     cross_candidates: bool = setting(False, "candidates of a graph attend to each other")
     num_groupings: int = setting(4, "random groupings averaged at inference with cross_candidates", low=1)
 
@@ -81,6 +89,7 @@ class LossConfig:
     list_mle: float = setting(0.0, "ListMLE: likelihood of the true order", low=0)
     pairwise_hinge: float = setting(0.0, "pairs: hinge with margin 1", low=0)
     pairwise_logistic: float = setting(1.0, "pairs: logistic", low=0)
+    pairwise_noisy: float = setting(0.0, "pairs: logistic, those within the measurement's noise pulled together", low=0)
     margin: float = setting(0.0, "pairs: margin that grows with the difference of log runtimes", low=0)
     lambda_rank: float = setting(0.0, "pairs weighted by what swapping them changes at the top", low=0)
     approx_ndcg: float = setting(0.0, "smooth NDCG", low=0)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tpugraphs_polynormer.atomic_files import write_text
 from tpugraphs_polynormer.catalog import COLLECTIONS
 from tpugraphs_polynormer.chance import expected_score
 from tpugraphs_polynormer.errors import UserError
@@ -131,10 +132,8 @@ class _Demo:
             raise UserError(f"{self.out}: cannot be written ({fault.strerror}); choose another --out") from None
 
     def _write_progress(self) -> None:
-        path = self.out / _PROGRESS_NAME
-        temporary = path.with_name(f".{path.name}.tmp")
-        temporary.write_text(json.dumps({"seed": self._seed, "scale": self._scale, "done": self._done}) + "\n")
-        temporary.replace(path)
+        progress = {"seed": self._seed, "scale": self._scale, "done": self._done}
+        write_text(self.out / _PROGRESS_NAME, json.dumps(progress) + "\n")
 
 
 def run_stage(arguments: Sequence[str], log: Path, num_threads: int | None = None) -> None:

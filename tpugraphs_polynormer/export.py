@@ -77,7 +77,7 @@ class _Servable(tf.Module):
         def score_one(record: tf.Tensor) -> tf.Tensor:
             return task.model(_parse(spec, record), training=False)[0]
 
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")], autograph=False)
         def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
             scores = tf.map_fn(score_one, examples, fn_output_signature=tf.RaggedTensorSpec([None], tf.float32))
             return {"scores": scores.to_tensor(_FILL), "num_candidates": scores.row_lengths()}

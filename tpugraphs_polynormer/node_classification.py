@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from tpugraphs_polynormer.atomic_files import write_text
 from tpugraphs_polynormer.catalog import BENCHMARKS
-from tpugraphs_polynormer.checkpoints import RunDirectory, write_text
+from tpugraphs_polynormer.checkpoints import RunDirectory
 from tpugraphs_polynormer.config import Config
 from tpugraphs_polynormer.data.benchmarks import NodeDataset, find_benchmarks, read_benchmark
 from tpugraphs_polynormer.errors import UserError

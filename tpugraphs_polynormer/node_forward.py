@@ -47,8 +47,8 @@ class ChunkedForward:
         self.chunk_nodes = chunk_nodes
         self.fiedler = fiedler
         # The kernels loop over chunks of edges: in graph mode, or Python would run every iteration.
-        self._aggregate = tf.function(self._aggregate_columns)
-        self._attend = tf.function(self._attend_head)
+        self._aggregate = tf.function(self._aggregate_columns, autograph=False)
+        self._attend = tf.function(self._attend_head, autograph=False)
 
     def __call__(self, features: np.ndarray) -> np.ndarray:
         """Features [num_nodes, feature_dim] -> logits [num_nodes, num_classes]."""

@@ -229,13 +229,13 @@ class NodeTrainer:
     def _make_functions(self) -> None:
         """Traces anew: the phase is read when a function is traced."""
         signature = self._batch_signature() if self.config.training.node_batch else None
-        self._step = tf.function(self._train_step, input_signature=signature)
+        self._step = tf.function(self._train_step, input_signature=signature, autograph=False)
         chunk = self.config.training.evaluation_nodes
         if chunk:
             forward = ChunkedForward(self.model, self.inputs.edges, chunk_nodes=chunk, fiedler=self.inputs.fiedler)
             self._forward = lambda: forward(self.inputs.dataset.features)
         else:
-            call = tf.function(self._call_model)
+            call = tf.function(self._call_model, autograph=False)
             self._forward = lambda: call(self._graph[0], *self._graph[3:], training=False).numpy()
 
     def _batch_signature(self) -> list[tf.TensorSpec]:

@@ -13,8 +13,9 @@ import tensorflow as tf
 from scipy.stats import rankdata
 from tqdm import tqdm
 
+from tpugraphs_polynormer.atomic_files import write_text
 from tpugraphs_polynormer.catalog import find_collection
-from tpugraphs_polynormer.checkpoints import CONFIG_NAME, Checkpoints, RunDirectory, RunError, write_text
+from tpugraphs_polynormer.checkpoints import CONFIG_NAME, Checkpoints, RunDirectory, RunError
 from tpugraphs_polynormer.data.input_pipeline import iterate_blocks
 from tpugraphs_polynormer.data.manifest import MANIFEST_NAME, DatasetError, parse_record
 from tpugraphs_polynormer.data.store import Collection, Split, hash_file

@@ -11,7 +11,8 @@ from pathlib import Path
 from string import Template
 
 from tpugraphs_polynormer import __version__
-from tpugraphs_polynormer.checkpoints import RunError, write_text
+from tpugraphs_polynormer.atomic_files import write_text
+from tpugraphs_polynormer.checkpoints import RunError
 from tpugraphs_polynormer.prediction import expand_runs, open_ranking_run
 from tpugraphs_polynormer.report_data import RunReport, check_inputs, gather_run
 from tpugraphs_polynormer.report_sections import SECTIONS

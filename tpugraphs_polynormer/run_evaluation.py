@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tpugraphs_polynormer.atomic_files import write_text
 from tpugraphs_polynormer.catalog import find_collection
-from tpugraphs_polynormer.checkpoints import RunError, write_text
+from tpugraphs_polynormer.checkpoints import RunError
 from tpugraphs_polynormer.evaluation import choose_candidates, evaluate_split, format_csv, read_indices
 from tpugraphs_polynormer.metrics import GraphMetrics, summarize
 from tpugraphs_polynormer.prediction import expand_runs, load_ranker, open_ranking_run

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
@@ -9,7 +12,7 @@ from tpugraphs_polynormer.config import ModelConfig
 from tpugraphs_polynormer.data.input_pipeline import iterate_blocks
 from tpugraphs_polynormer.data.store import Collection, Split
 from tpugraphs_polynormer.metrics import GraphAccumulator
-from tpugraphs_polynormer.models.batches import read_batch
+from tpugraphs_polynormer.models.batches import read_batch, replace_candidates
 from tpugraphs_polynormer.models.ranking import RankingModel
 
 # Floats of per-candidate state held at once: bounds memory whatever the graph's size.
@@ -24,10 +27,17 @@ class Scorer:
     ) -> None:
         self._model, self._collection, self._seed = model, collection, seed
         self._group = candidates_per_group
-        self._encode = tf.function(lambda batch: model.encode(batch, training=False), reduce_retracing=True)
-        self._score = tf.function(
-            lambda batch, encoded: model.score(batch, encoded, training=False), reduce_retracing=True
-        )
+        self._traces: dict[tuple, Callable[..., tf.Tensor]] = {}
+
+    def _trace(self, name: str, *arguments: Any) -> Callable[..., tf.Tensor]:
+        """The model's `encode` or `score`, traced once for all sizes: the order of scoring changes no bit."""
+        specs = tf.nest.map_structure(_forget_size, arguments)
+        key = (name, *tf.nest.flatten(specs))
+        if key not in self._traces:
+            function = getattr(self._model, name)
+            traced = tf.function(lambda *inputs: function(*inputs, training=False), autograph=False)
+            self._traces[key] = traced.get_concrete_function(*specs)
+        return self._traces[key]
 
     def score_graph(self, split: Split, number: int, candidates: np.ndarray | None = None) -> np.ndarray:
         """[c] float64 scores of all candidates of a graph, or of the [c] named ones; lower is faster."""
@@ -52,14 +62,21 @@ class Scorer:
 
     def _score_in_order(self, split: Split, number: int, candidates: np.ndarray, block: int) -> np.ndarray:
         results = GraphAccumulator(len(candidates), graph=split.graphs[number].name)
-        encoded = None
+        batch = encoded = None
         for part in iterate_blocks(self._collection, split, number, block, candidates):
-            batch = read_batch(part.graph)
-            if encoded is None:
-                encoded = self._encode(batch)
-            scores = self._score(batch, encoded)[0].numpy()
+            if batch is None:
+                batch = read_batch(part.graph)
+                encoded = self._trace("encode", batch)(batch)
+            else:
+                batch = replace_candidates(batch, part.graph)
+            scores = self._trace("score", batch, encoded)(batch, encoded)[0].numpy()
             results.add(np.arange(part.start, part.stop), scores[: part.stop - part.start])
         return results.result()
+
+
+def _forget_size(each: Any) -> Any:
+    """A tensor's spec with an unknown first dimension; numbers stay what they are."""
+    return tf.TensorSpec([None, *each.shape[1:]], each.dtype) if tf.is_tensor(each) and each.shape.rank else each
 
 
 def block_size(config: ModelConfig, num_nodes: int, num_met: int, num_candidates: int) -> int:

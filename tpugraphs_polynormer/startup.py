@@ -1,7 +1,8 @@
-"""Keeps what C++ libraries and child processes write to stderr out of the user's terminal."""
+"""What is arranged before TensorFlow starts: a quiet terminal, and memory that is kept instead of fetched anew."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import sys
@@ -9,6 +10,9 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
+
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # of <malloc.h>
+_FEW_CORES = 8
 
 
 @contextmanager
@@ -30,6 +34,22 @@ def divert_stderr() -> Iterator[IO[str]]:
             sys.stderr = python_stderr
             os.dup2(terminal, 2)
             os.close(terminal)
+
+
+def keep_freed_memory() -> None:
+    """Lets glibc keep what is freed, for processes that train on a CPU; elsewhere than on glibc nothing happens.
+
+    By default a tensor of tens of megabytes is mapped for each op, cleared page by page, and unmapped: on 2 cores that
+    took half of the time of a training step on 50,000 nodes, and more on larger graphs.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return
+    mallopt(_M_MMAP_MAX, 0)
+    mallopt(_M_TRIM_THRESHOLD, -1)
+    if (os.cpu_count() or 1) <= _FEW_CORES:
+        # Other arenas than the first cannot hold a block of more than 64 MB. Many threads would wait for the one.
+        mallopt(_M_ARENA_MAX, 1)
 
 
 def import_tensorflow() -> None:

@@ -11,7 +11,6 @@ when it is there, so a killed prediction continues with the graphs that have non
 
 from __future__ import annotations
 
-import os
 import re
 import statistics
 import zipfile
@@ -23,6 +22,7 @@ from typing import IO
 
 import numpy as np
 
+from tpugraphs_polynormer.atomic_files import write_text
 from tpugraphs_polynormer.catalog import COLLECTIONS, TILE_TOP, Collection
 from tpugraphs_polynormer.data.npz import read_shapes, write_npz
 from tpugraphs_polynormer.errors import UserError
@@ -157,15 +157,11 @@ def write_submission(path: Path | str, rankings: Mapping[str, np.ndarray], expec
         _check_indices(row, None, indices, indices, faults)
         lines.append(f"{row.id},{';'.join(map(str, indices.tolist()))}")
     faults.raise_if_any(f"{path}: not written")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
-        os.replace(temporary, path)
+        write_text(path, "\n".join(lines) + "\n")
     except OSError as fault:
         raise SubmissionError(f"{path}: cannot be written ({fault.strerror})") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def check_submission(path: Path | str, expected: Sequence[ExpectedRow]) -> list[Violation]:

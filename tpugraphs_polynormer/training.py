@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ from tqdm import tqdm
 from tpugraphs_polynormer.checkpoints import Checkpoints, EventLog, RunDirectory, RunError
 from tpugraphs_polynormer.config import Config
 from tpugraphs_polynormer.data.input_pipeline import Shard, make_training_dataset
+from tpugraphs_polynormer.data.manifest import DatasetError
 from tpugraphs_polynormer.distribution import is_chief, wait_for_workers
 from tpugraphs_polynormer.evaluation import choose_candidates, evaluate_split, read_indices
 from tpugraphs_polynormer.metrics import MetricError, summarize, summarize_seeds
-from tpugraphs_polynormer.models.polynormer import Polynormer
 from tpugraphs_polynormer.settings import ConfigError
 from tpugraphs_polynormer.tasks import DatasetFacts, RankingTask, build_optimizer, build_ranking_task, open_collection
 
@@ -62,7 +63,11 @@ def train(
         )
         _create_variables(learner, task)
     session = _Session(run, task, learner, strategy, indices_dir)
-    session.run()
+    try:
+        session.run()
+    except tf.errors.OpError as fault:
+        _raise_dataset_error(fault)
+        raise
     return session.finish()
 
 
@@ -103,6 +108,7 @@ class Learner(tf.keras.Model):
         """Scores [G, k]."""
         return self.ranker(graph, training=training)
 
+    @tf.autograph.experimental.do_not_convert  # no Python branch depends on a tensor; converting takes seconds
     def train_step(self, graph: tfgnn.GraphTensor) -> dict[str, tf.Tensor]:
         """Each replica's loss is its share of the mean, so that summed gradients are those of the whole batch."""
         with tf.GradientTape() as tape:
@@ -208,13 +214,13 @@ class _Session:
         return self._strategy.distribute_datasets_from_function(make)
 
     def _enter_phase(self, epoch: int) -> str:
-        """Sets the trunk's phase; the global one starts from the best weights of the local warm-up."""
-        trunk = self._task.model.trunk
+        """Sets the trunks' phase; the global one starts from the best weights of the local warm-up."""
+        trunks = self._task.model.phased_trunks
         phase = "local" if epoch < self._config.local_epochs else "global"
-        if isinstance(trunk, Polynormer) and trunk.global_layers:
-            if phase == "global" and epoch == self._config.local_epochs and epoch:
-                wait_for_workers(self._strategy)
-                self._best_local.restore()
+        if trunks and phase == "global" and epoch == self._config.local_epochs and epoch:
+            wait_for_workers(self._strategy)
+            self._best_local.restore()
+        for trunk in trunks:
             trunk.phase = phase
         self._scorer = self._task.make_scorer()
         return phase
@@ -292,6 +298,13 @@ class _AfterEpoch(tf.keras.callbacks.Callback):
         self._bar.close()
         if self._session.after_epoch(epoch, float(logs["loss"]), time.monotonic() - self._started):
             self.model.stop_training = True
+
+
+def _raise_dataset_error(fault: tf.errors.OpError) -> None:
+    """Raises the DatasetError of a reader inside tf.data, which passes on no more than its text, if there was one."""
+    found = re.search(rf"{DatasetError.__name__}: (.*)", fault.message)
+    if found:
+        raise DatasetError(found[1]) from None
 
 
 def _has_accelerators() -> bool:

@@ -61,6 +61,8 @@ def make_batch(sizes: list[int], slots: list[list[int]], num_padding: int = 0, s
         features=tf.constant(features, tf.float32),
         opcodes=tf.constant(random.integers(1, 100, total)),
         edges=build_undirected_edges_tf(source, target, total, mask=tf.gather(mask, target)),
+        producers=tf.constant(source, tf.int32),
+        consumers=tf.constant(target, tf.int32),
         op_graphs=tf.constant(op_graphs),
         op_mask=tf.constant(mask),
         settings=tf.constant(random.integers(-1, 6, [7, 18]), tf.float32),
@@ -87,7 +89,7 @@ def build_model(**settings) -> RankingModel:
     statistics = FeatureStatistics(
         num_nodes=1, heavy=[], constant=[], opcode_counts=[], **{name: [value] * 140 for name, value in columns.items()}
     )
-    settings = {"num_local_layers": 3, "hidden_dim": 8, "num_heads": 2, "fusion": "early", **settings}
+    settings = {"num_local_layers": 3, "hidden_dim": 8, "num_heads": 2, "fusion": "early", "readout": "sum", **settings}
     model = RankingModel(kind="layout", config=ModelConfig(**settings), statistics=statistics)
     if settings["trunk"] == "polynormer" and settings.get("scheme") != "local_and_global":
         model.trunk.phase = "global"
@@ -136,7 +138,7 @@ def test_equals_naive(trunk: str, batch: str) -> None:
     naive_and_frontier(build_model(**TRUNKS[trunk]), BATCHES[batch]())
 
 
-@pytest.mark.parametrize("readout", ["mean", "configurable"])
+@pytest.mark.parametrize("readout", ["mean", "weighted", "configurable"])
 @pytest.mark.parametrize("trunk", ["local", "global"])
 def test_readouts_equal_naive(trunk: str, readout: str) -> None:
     naive_and_frontier(build_model(**TRUNKS[trunk], readout=readout), BATCHES["padded"]())

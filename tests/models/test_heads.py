@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.models.graphs import random_states
-from tpugraphs_polynormer.models.heads import CandidateAttention, FusionHead, pool
+from tpugraphs_polynormer.models.heads import CandidateAttention, FusionHead, pool, pool_weights, softmax_weights
 
 GRAPHS = np.array([0, 0, 0, 1, 1, 2], np.int32)
 MASK = np.array([True, True, False, True, True, False])
@@ -16,26 +16,37 @@ def test_pool_by_hand(how, power):
     states = random_states(6, 2, 3)
     states[~MASK] = 1e6
     expected = np.stack([states[:2].sum(0) / 2**power, states[3:5].sum(0) / 2**power, np.zeros((2, 3))])
-    found = pool(tf.constant(states), GRAPHS, MASK, 3, how).numpy()
+    found = pool(tf.constant(states), pool_weights(GRAPHS, MASK, 3, how), GRAPHS, 3).numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_softmax_weights_by_hand():
+    logits = random_states(6, 3)
+    logits[0] += 100.0  # nothing overflows
+    logits[~MASK] = 1e6
+    found = softmax_weights(tf.constant(logits), GRAPHS, MASK, 3).numpy()
+    for first, last in ((0, 2), (3, 5)):
+        powers = np.exp(logits[first:last] - logits[first:last].max(0))
+        np.testing.assert_allclose(found[first:last], powers / powers.sum(0), rtol=1e-5, atol=1e-12)
+    assert not found[~MASK].any()
 
 
 def test_pool_sums_bfloat16_in_float32():
     """1,024 ones and a small rest: bfloat16 sums would stop growing at 256."""
-    states = tf.ones([1024, 1, 1], tf.bfloat16)
-    found = pool(states, np.zeros(1024, np.int32), np.ones(1024, bool), 1, "sum")
+    states, graphs = tf.ones([1024, 1, 1], tf.bfloat16), np.zeros(1024, np.int32)
+    found = pool(states, pool_weights(graphs, np.ones(1024, bool), 1, "sum"), graphs, 1)
     assert found.dtype == tf.bfloat16 and float(found[0, 0, 0]) == 32.0
 
 
 def fusion(**settings) -> FusionHead:
     tf.keras.utils.set_random_seed(0)
-    return FusionHead(dim=4, num_heads=2, num_layers=2, **settings)
+    return FusionHead(dim=4, num_layers=2, **settings)
 
 
-def test_fusion_without_attention_by_hand():
-    head = fusion(slot_attention=False)
+def test_fusion_by_hand():
+    head = fusion()
     states, choices = random_states(3, 4), random_states(3, 5, 4, seed=2)
-    found = head(tf.constant(states), tf.constant(choices), GRAPHS[:3], MASK[:3], 1).numpy()
+    found = head(tf.constant(states), tf.constant(choices)).numpy()
     join, *layers = [[weight.numpy() for weight in layer.weights] for layer in (head.join, *head.layers)]
     expected = np.maximum((states @ join[0] + join[1])[:, None] + choices, 0)
     for kernel, bias in layers:
@@ -43,22 +54,9 @@ def test_fusion_without_attention_by_hand():
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_slots_attend_within_their_graph_and_candidate_only():
-    head = fusion(slot_attention=True)
-    states, choices = random_states(6, 4), random_states(6, 5, 4, seed=2)
-    before = head(tf.constant(states), tf.constant(choices), GRAPHS, MASK, 3).numpy()
-    choices[0, 1] += 1  # slot 0 of graph 0, candidate 1
-    choices[2] += 9  # a masked slot
-    after = head(tf.constant(states), tf.constant(choices), GRAPHS, MASK, 3).numpy()
-    changed = np.abs(after - before).max(-1) > 1e-6  # [slot, candidate]
-    assert changed[:2, 1].all(), "slots of one graph see each other's choices"
-    changed[:2, 1] = False
-    assert not changed[MASK].any(), "nothing else does"
-
-
 def test_fusion_drops_out_in_training_only():
-    head = fusion(slot_attention=False, dropout_rate=0.5)
-    inputs = (tf.constant(random_states(6, 4)), tf.constant(random_states(6, 5, 4)), GRAPHS, MASK, 3)
+    head = fusion(dropout_rate=0.5)
+    inputs = (tf.constant(random_states(6, 4)), tf.constant(random_states(6, 5, 4)))
     np.testing.assert_array_equal(head(*inputs).numpy(), head(*inputs, training=False).numpy())
     assert np.abs(head(*inputs, training=True).numpy() - head(*inputs).numpy()).max() > 0
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from tpugraphs_polynormer.atomic_files import write_text
 from tpugraphs_polynormer.data.addresses import (
     TPUGRAPHS_ADDRESS,
     RemoteFile,
@@ -22,7 +23,6 @@ from tpugraphs_polynormer.data.transfer import (
     fetch_file,
     part_path,
     size_of,
-    write_text,
 )
 from tpugraphs_polynormer.data.unpacking import UnpackError, unpack_archive
 

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
+from tpugraphs_polynormer.atomic_files import replacing
 from tpugraphs_polynormer.catalog import NUM_LAYOUT_FEATURES, NUM_NODE_FEATURES, NUM_TILE_FEATURES
 from tpugraphs_polynormer.data.encoding import NUM_TILE_SLOTS
 from tpugraphs_polynormer.data.npz import LayoutArchive, ProgramGraph
@@ -53,10 +54,9 @@ def build_schema(kind: str) -> tfgnn.GraphSchema:
 
 def write_schema(folder: Path, kind: str) -> None:
     """Writes schema.pbtxt beside the shards."""
-    temporary = folder / f".{SCHEMA_NAME}.tmp"
-    tfgnn.write_schema(build_schema(kind), str(temporary))
-    temporary.write_text(_HEADER + temporary.read_text())
-    temporary.replace(folder / SCHEMA_NAME)
+    with replacing(folder / SCHEMA_NAME) as temporary:
+        tfgnn.write_schema(build_schema(kind), str(temporary))
+        temporary.write_text(_HEADER + temporary.read_text())
 
 
 def write_example(archive: ProgramGraph, kept: np.ndarray, settings: np.ndarray, num_slots: int) -> bytes:

@@ -23,6 +23,9 @@ from tpugraphs_polynormer.data.graphs import graph_spec
 from tpugraphs_polynormer.data.manifest import DatasetError
 from tpugraphs_polynormer.data.store import Collection, Split
 
+# For functions without Python branches on tensors: converting them would only take seconds.
+_as_written = tf.autograph.experimental.do_not_convert
+
 _RATIO_UNIT = 2.0**40  # a tile's runtime over its normalizer, kept as an integer: finer than any measurement
 _RATIO_MAX = 2.0**62  # past a ratio of four million nothing is told apart, but nothing overflows either
 
@@ -130,12 +133,12 @@ def make_training_dataset(
             first = step * per_step + (shard.worker * shard.num_replicas + replica) * config.graphs_per_batch
             return tf.data.Dataset.range(first, first + config.graphs_per_batch)
 
-        return elements.flat_map(expand)
+        return elements.flat_map(_as_written(expand))
 
     k = config.candidates_per_graph
     kind = collection.manifest.kind
     graphs = positions().map(
-        lambda position: _draw_graph(sampler, kind, k, position),
+        _as_written(lambda position: _draw_graph(sampler, kind, k, position)),
         num_parallel_calls=num_parallel_calls,
         deterministic=True,
     )
@@ -177,7 +180,10 @@ def _join(
     codes.set_shape([None, width])
     costs.set_shape([width])
     mask.set_shape([width])
-    graph = tfgnn.parse_single_example(graph_spec(kind), record)
+    return _put_candidates(tfgnn.parse_single_example(graph_spec(kind), record), codes, costs, mask)
+
+
+def _put_candidates(graph: tfgnn.GraphTensor, codes: tf.Tensor, costs: tf.Tensor, mask: tf.Tensor) -> tfgnn.GraphTensor:
     return graph.replace_features(
         context={"costs": costs[None], "candidate_mask": mask[None]},  # no name: a TPU takes no strings
         node_sets={"slot": {"codes": codes}},
@@ -185,10 +191,11 @@ def _join(
 
 
 def _batch(graphs: tf.data.Dataset, graphs_per_batch: int, budget: tfgnn.SizeConstraints | None) -> tf.data.Dataset:
-    batches = graphs.batch(graphs_per_batch, drop_remainder=True).map(_merge, num_parallel_calls=2, deterministic=True)
+    options = {"num_parallel_calls": 2, "deterministic": True}
+    batches = graphs.batch(graphs_per_batch, drop_remainder=True).map(_as_written(_merge), **options)
     if budget is None:
         return batches
-    return batches.map(lambda graph: pad_batch(graph, budget), num_parallel_calls=2, deterministic=True)
+    return batches.map(_as_written(lambda graph: pad_batch(graph, budget)), **options)
 
 
 def _merge(graph: tfgnn.GraphTensor) -> tfgnn.GraphTensor:
@@ -226,9 +233,13 @@ def iterate_blocks(
     kind = collection.manifest.kind
     if candidates is None:
         candidates = np.arange(split.graphs[number].num_candidates)
+    graph = None
     for start in range(0, len(candidates), block):
         chosen = candidates[start : start + block]
-        record, codes, costs, mask = _fetch(split, number, kind, chosen, block)
-        tensors = (tf.constant(record), tf.constant(codes), tf.constant(costs), tf.constant(mask))
-        graph = _join(kind, *tensors, width=block)
+        record, *drawn = _fetch(split, number, kind, chosen, block)
+        drawn = [tf.constant(each) for each in drawn]
+        if graph is None:
+            graph = _join(kind, tf.constant(record), *drawn, width=block)
+        else:  # parsed once
+            graph = _put_candidates(graph, *drawn)
         yield CandidateBlock(graph, start, start + len(chosen))

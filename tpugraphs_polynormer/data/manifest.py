@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from tpugraphs_polynormer.atomic_files import write_text
 from tpugraphs_polynormer.catalog import COLLECTIONS, NUM_NODE_FEATURES, NUM_OPCODES
 from tpugraphs_polynormer.data.statistics import FeatureStatistics, summarize_sizes
 from tpugraphs_polynormer.errors import UserError
@@ -91,10 +92,8 @@ class Manifest:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a dataclass as JSON under a temporary name, then renames it."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(dataclasses.asdict(value), indent=1) + "\n")
-    temporary.replace(path)
+    """Writes a dataclass as JSON, whole or not at all."""
+    write_text(path, json.dumps(dataclasses.asdict(value), indent=1) + "\n")
 
 
 def read_manifest(folder: Path) -> Manifest:

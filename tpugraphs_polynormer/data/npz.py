@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import struct
 import tokenize
 import zipfile
@@ -16,6 +15,7 @@ from typing import IO
 
 import numpy as np
 
+from tpugraphs_polynormer.atomic_files import replacing
 from tpugraphs_polynormer.catalog import (
     LAYOUT_MAX,
     LAYOUT_MIN,
@@ -138,17 +138,15 @@ def write_npz(path: Path | str, arrays: Mapping[str, np.ndarray | Blocks]) -> No
     """Writes a compressed npz atomically; the same arrays give the same bytes, `Blocks` are streamed."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-            for key, value in arrays.items():
-                info = zipfile.ZipInfo(f"{key}.npy", _ZIP_EPOCH)
-                info.compress_type = zipfile.ZIP_DEFLATED
-                with archive.open(info, "w", force_zip64=True) as member:
-                    _write_array(member, key, value)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with (
+        replacing(path) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+    ):
+        for key, value in arrays.items():
+            info = zipfile.ZipInfo(f"{key}.npy", _ZIP_EPOCH)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(info, "w", force_zip64=True) as member:
+                _write_array(member, key, value)
 
 
 def _write_array(member: IO[bytes], key: str, value: np.ndarray | Blocks) -> None:

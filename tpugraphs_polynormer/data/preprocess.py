@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import tempfile
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from typing import IO
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
 
+from tpugraphs_polynormer.atomic_files import replacing
 from tpugraphs_polynormer.catalog import SPLITS, find_collection
 from tpugraphs_polynormer.data.graphs import SCHEMA_NAME, write_schema
 from tpugraphs_polynormer.data.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, write_json
@@ -391,7 +391,5 @@ def _publish(path: str, source: IO[bytes]) -> None:
         return
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
-    with temporary.open("wb") as stream:  # not by tempfile, whose files nobody else may read
+    with replacing(target) as temporary, temporary.open("wb") as stream:
         shutil.copyfileobj(source, stream)
-    temporary.replace(target)

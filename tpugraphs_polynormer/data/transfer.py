@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
+from tpugraphs_polynormer.atomic_files import write_text
 from tpugraphs_polynormer.data.addresses import RemoteFile
 from tpugraphs_polynormer.errors import UserError
 
@@ -102,13 +103,6 @@ def part_path(path: Path) -> Path:
 def size_of(path: Path) -> int:
     """The size of a file, 0 where there is none."""
     return path.stat().st_size if path.is_file() else 0
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a file that is either the old one or the new one, never half of it."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)
 
 
 def _attempt(file: RemoteFile, part: Path, bar: tqdm, settings: DownloadSettings) -> None:

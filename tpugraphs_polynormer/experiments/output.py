@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from tpugraphs_polynormer.checkpoints import write_text
+from tpugraphs_polynormer.atomic_files import replacing, write_text
 
 
 def make_figure(width: float, height: float) -> Figure:
@@ -24,6 +24,5 @@ def write_experiment(out: Path, name: str, result: Mapping[str, Any], figure: Fi
     """Writes NAME.json and NAME.png into the folder, each whole or not at all."""
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / f"{name}.json", json.dumps(result, indent=1) + "\n")
-    temporary = out / f".{name}.tmp.png"
-    figure.savefig(temporary, dpi=150)
-    temporary.replace(out / f"{name}.png")
+    with replacing(out / f"{name}.png") as temporary:
+        figure.savefig(temporary, dpi=150, format="png")

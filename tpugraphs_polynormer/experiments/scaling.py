@@ -16,6 +16,7 @@ import numpy as np
 
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.experiments.output import make_figure, write_experiment
+from tpugraphs_polynormer.startup import keep_freed_memory
 
 SIZES = (1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000)
 FEATURE_DIM = 16
@@ -89,7 +90,7 @@ def _make_step(hidden_dim: int, num_heads: int, seed: int):
     model.phase = "global"
     specs = [tf.TensorSpec([None, FEATURE_DIM])] + [tf.TensorSpec([None], tf.int32)] * 6
 
-    @tf.function(input_signature=specs)
+    @tf.function(input_signature=specs, autograph=False)
     def step(features: tf.Tensor, *edges: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(model(features, Edges(*edges), training=True)))
@@ -142,4 +143,5 @@ def _draw(result: dict[str, Any]):
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     print(json.dumps(measure_step(*map(int, sys.argv[1:]))))

@@ -16,6 +16,8 @@ class Batch(NamedTuple):
     features: tf.Tensor  # [n, 140]
     opcodes: tf.Tensor  # [n]
     edges: Edges  # among ops: both directions and self-loops
+    producers: tf.Tensor  # [e] int32, the op behind each operand; padding joins padding ops
+    consumers: tf.Tensor  # [e] int32, the op that reads it
     op_graphs: tf.Tensor  # [n] int32, the graph of each op
     op_mask: tf.Tensor  # [n] bool
     settings: tf.Tensor  # [v, 18 or 8]
@@ -46,6 +48,8 @@ def read_batch(graph: tfgnn.GraphTensor) -> Batch:
         features=graph.node_sets["op"]["features"],
         opcodes=graph.node_sets["op"]["opcode"],
         edges=edges,
+        producers=tf.cast(feeds.source, tf.int32),
+        consumers=tf.cast(feeds.target, tf.int32),
         op_graphs=op_graphs,
         op_mask=op_mask,
         settings=graph.node_sets["setting"]["values"],
@@ -57,6 +61,11 @@ def read_batch(graph: tfgnn.GraphTensor) -> Batch:
         num_graphs=num_graphs,
         candidate_mask=mask,
     )
+
+
+def replace_candidates(batch: Batch, graph: tfgnn.GraphTensor) -> Batch:
+    """The same graphs with as many other candidates: no edge is sorted again."""
+    return batch._replace(codes=graph.node_sets["slot"]["codes"], candidate_mask=graph.context["candidate_mask"])
 
 
 def _place(nodes: tfgnn.NodeSet, num_graphs: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -60,15 +60,18 @@ def attend_parts(
 def pool_parts(
     parts: tuple[tf.Tensor, ...], frontier: Frontier, weights: tf.Tensor, num_graphs: int | tf.Tensor
 ) -> tf.Tensor:
-    """Parts and the weight of each node [num_nodes] -> [graphs, candidates, dim]: weighted sums over each graph."""
-    per_graph = tf.one_hot(frontier.graphs, num_graphs) * weights[:, tf.newaxis]  # [num_nodes, graphs]
+    """Parts and the weights of each node [num_nodes, 1 or dim] -> [graphs, candidates, dim]: sums over each graph."""
+    per_graph = tf.one_hot(frontier.graphs, num_graphs)  # [num_nodes, graphs]
+    of_parts = (frontier.split_nodes(per_graph), frontier.split_nodes(weights))
     pooled = 0.0
-    for part, part_weights in zip(parts, frontier.split_nodes(per_graph), strict=True):
-        flat = tf.reshape(
-            tf.cast(part, tf.float32),
-            [tf.shape(part)[0], -1 if part.shape[1] is None else part.shape[1] * part.shape[2]],
-        )
-        summed = tf.matmul(part_weights, flat, transpose_a=True)
+    for part, members, part_weights in zip(parts, *of_parts, strict=True):
+        if weights.shape[-1] == 1:
+            members *= part_weights  # cheaper than the states, which are larger
+            weighted = tf.cast(part, tf.float32)
+        else:
+            weighted = tf.cast(part, tf.float32) * part_weights[:, tf.newaxis]
+        width = -1 if part.shape[1] is None else part.shape[1] * part.shape[2]
+        summed = tf.matmul(members, tf.reshape(weighted, [tf.shape(part)[0], width]), transpose_a=True)
         pooled += tf.reshape(summed, tf.concat([[num_graphs], tf.shape(part)[1:]], 0))
     return tf.cast(pooled, parts[0].dtype)
 

@@ -22,7 +22,9 @@ AGGREGATE_FORMULATIONS = (*FORMULATIONS, "matmul")
 AGGREGATES = ("sum", "mean", "gcn")
 
 # Message elements per chunk: small enough to stay near a core, large enough to pay for the ops that handle it.
-CHUNK_ELEMENTS = 1 << 18
+CHUNK_ELEMENTS = 1 << 19
+# Of batches whose size is not known when traced: so narrow, a loop over chunks costs more than it saves.
+_NARROW = 128
 # Far below any score, far above float32's minimum, so that differences of two stay finite.
 _MASKED_SCORE = -1e30
 
@@ -46,7 +48,8 @@ def attend(
       values: [num_nodes, slots, dim].
       edges: real edges take part, masked ones do not; a node without incoming edges gets zeros.
       negative_slope: of the leaky ReLU.
-      formulation: one of FORMULATIONS; `auto` is `unsorted` under XLA, `segments` on GPU or when small, else `chunked`.
+      formulation: one of FORMULATIONS; `auto` is `unsorted` under XLA, `segments` on GPU or when small (or of unknown
+        size, but narrow), else `chunked`.
 
     Returns:
       [num_nodes, slots, dim] in the dtype of `values`.
@@ -100,7 +103,10 @@ def _choose(formulation: str, allowed: tuple[str, ...], edges: Edges, values: tf
     if in_xla():
         return "unsorted"
     num_edges, width = edges.source.shape[0], values.shape[1:].num_elements()
-    small = num_edges is not None and width is not None and num_edges * width <= CHUNK_ELEMENTS
+    if num_edges is None or width is None:
+        small = width is not None and width <= _NARROW
+    else:
+        small = num_edges * width <= CHUNK_ELEMENTS
     return "segments" if small or tf.config.list_logical_devices("GPU") else "chunked"
 
 
@@ -201,8 +207,8 @@ def _backward_block(
     received = tf.gather(upstream, targets)  # [edges, slots, dim]
     sent = tf.cast(tf.gather(values[nodes], local), tf.float32)
     values_gradient = _fill_rows(tf.math.segment_sum(weights[..., tf.newaxis] * received, local), count)
-    slopes = tf.where(raw > 0, 1.0, slope)
-    edge_gradient = slopes * weights * (tf.reduce_sum(received * sent, -1) - shift)
+    activated_gradient = weights * (tf.reduce_sum(received * sent, -1) - shift)
+    edge_gradient = tf.raw_ops.LeakyReluGrad(gradients=activated_gradient, features=raw, alpha=slope)
     return values_gradient, _fill_rows(tf.math.segment_sum(edge_gradient, local), count), edge_gradient
 
 

@@ -10,7 +10,7 @@ from tpugraphs_polynormer.models.dropout import Dropout
 from tpugraphs_polynormer.models.edges import Edges
 from tpugraphs_polynormer.models.frontier import Frontier, expand, layer_edges
 from tpugraphs_polynormer.models.frontier_attention import attend_parts
-from tpugraphs_polynormer.models.global_attention import GlobalAttention
+from tpugraphs_polynormer.models.global_attention import BLOCK_NODES, GlobalAttention
 from tpugraphs_polynormer.models.joint_attention import JointAttention
 from tpugraphs_polynormer.models.local_attention import LocalAttention
 from tpugraphs_polynormer.models.normalization import LayerNorm
@@ -36,6 +36,7 @@ _SETTINGS = (
     "global_dropout_rate",
     "formulation",
     "recompute",
+    "block_nodes",
 )
 
 
@@ -60,7 +61,7 @@ class Polynormer(tf.keras.layers.Layer):
       share_query_key: q = k in global attention.
       version: 1, or 2 to multiply the gates by the Fiedler vector (App. J), which `call` then requires.
       dropout_rate, global_dropout_rate: after each local and each global layer.
-      formulation: see kernels. recompute: see LocalAttention.
+      formulation: see kernels. recompute: see LocalAttention. block_nodes: see attend_globally.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Polynormer(tf.keras.layers.Layer):
         global_dropout_rate: float = 0.0,
         formulation: str = "auto",
         recompute: bool = False,
+        block_nodes: int = BLOCK_NODES,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -108,6 +110,7 @@ class Polynormer(tf.keras.layers.Layer):
         self.global_dropout_rate = global_dropout_rate
         self.formulation = formulation
         self.recompute = recompute
+        self.block_nodes = block_nodes
         self._phase = self.add_weight(
             "phase",
             shape=[],
@@ -144,7 +147,8 @@ class Polynormer(tf.keras.layers.Layer):
         return JointAttention(**self._shared_settings(), **{key: getattr(self, key) for key in names}, name=name)
 
     def _create_global_layer(self, name: str) -> GlobalAttention:
-        return GlobalAttention(**self._shared_settings(), share_query_key=self.share_query_key, name=name)
+        own = {"share_query_key": self.share_query_key, "block_nodes": self.block_nodes}
+        return GlobalAttention(**self._shared_settings(), **own, name=name)
 
     @property
     def output_dim(self) -> int:

@@ -15,9 +15,12 @@ from tpugraphs_polynormer.models.edges import Edges
 from tpugraphs_polynormer.models.features import LayoutEmbedding, NodeEncoder, SettingEncoder
 from tpugraphs_polynormer.models.frontier import Frontier, build_frontier
 from tpugraphs_polynormer.models.frontier_attention import pool_parts
-from tpugraphs_polynormer.models.heads import CandidateAttention, FusionHead, pool, pool_weights
+from tpugraphs_polynormer.models.heads import CandidateAttention, FusionHead, pool, pool_weights, softmax_weights
 from tpugraphs_polynormer.models.kernels import in_xla
-from tpugraphs_polynormer.models.trunks import build_trunk
+from tpugraphs_polynormer.models.layout_sizes import sizes_in_order, tensor_dims
+from tpugraphs_polynormer.models.polynormer import Polynormer
+from tpugraphs_polynormer.models.slot_graph import build_slot_edges, find_origins
+from tpugraphs_polynormer.models.trunks import build_slot_trunk, build_trunk
 
 
 class RankingModel(tf.keras.Model):
@@ -25,7 +28,8 @@ class RankingModel(tf.keras.Model):
 
     `early` fusion: the settings of a candidate are added to the first state of its configurable nodes (tile: of every
     node), and the trunk runs on [n, k, dim]. `intermediate`: the trunk runs once per graph on [n, dim]; candidates then
-    meet the states of the configurable nodes (tile: of every node). Settings are projected once per distinct setting.
+    meet the states of the configurable nodes (tile: of every node), and a second, shorter trunk runs per candidate over
+    the graph of slots (see slot_graph.py). Settings are projected once per distinct setting.
 
     Early fusion of layouts keeps one state for nodes that no candidate has reached (see frontier.py), except under XLA
     and in trunks where each layer reaches every node; `frontier=False` never does: the naive computation, for tests.
@@ -54,14 +58,18 @@ class RankingModel(tf.keras.Model):
         num_roles = 1 if kind == "layout" else NUM_TILE_SLOTS
         self.node_projection = Linear(config.hidden_dim, name="node_projection")
         self.setting_projection = Linear(config.hidden_dim * num_roles, use_bias=False, name="setting_projection")
+        self.knows_sizes = kind == "layout" and not raw
+        if self.knows_sizes:
+            self.size_projection = Linear(config.hidden_dim, use_bias=False, name="size_projection")
         self.input_dropout = Dropout(rate=config.input_dropout_rate)
         self.trunk = build_trunk(config)
+        self.slot_trunk = None
         if config.fusion == "intermediate":
+            if config.num_slot_layers:
+                self.slot_trunk = build_slot_trunk(config)
             self.fusion = FusionHead(
                 dim=config.hidden_dim,
-                num_heads=config.num_heads,
                 num_layers=config.num_fusion_layers,
-                slot_attention=config.slot_attention,
                 dropout_rate=config.dropout_rate,
                 name="fusion",
             )
@@ -69,8 +77,16 @@ class RankingModel(tf.keras.Model):
             self.candidate_attention = CandidateAttention(
                 dim=config.hidden_dim, num_heads=config.num_heads, name="candidate_attention"
             )
+        if config.readout == "weighted":
+            self.readout_logits = Linear(config.hidden_dim, name="readout_logits")
         self.hidden = Linear(config.hidden_dim, activation="relu", name="hidden")
         self.output_layer = Linear(1, use_bias=False, dtype="float32", name="output")
+
+    @property
+    def phased_trunks(self) -> list[Polynormer]:
+        """The trunks that have a local and a global phase."""
+        trunks = (self.trunk, self.slot_trunk)
+        return [trunk for trunk in trunks if isinstance(trunk, Polynormer) and trunk.global_layers]
 
     def call(self, graph: tfgnn.GraphTensor, training: bool | None = None) -> tf.Tensor:
         """Scores [G, k] float32; masked candidates' scores mean nothing."""
@@ -93,7 +109,7 @@ class RankingModel(tf.keras.Model):
         elif self.config.fusion == "early":
             states = tf.nn.relu(encoded[:, tf.newaxis] + self._place_choices(batch, choices))
             states = self._run_trunk(batch, batch.edges, states, training)
-            pooled = self._read_out(batch, states)
+            pooled = pool(states, self._op_weights(batch, encoded), batch.op_graphs, batch.num_graphs)
         else:
             pooled = self._fuse(batch, encoded, choices, training)
         if self.config.cross_candidates:
@@ -116,7 +132,12 @@ class RankingModel(tf.keras.Model):
         """Layout: [s, k, dim], what each slot is set to. Tile: [G, k, dim], all bounds of a candidate together."""
         projected = self.setting_projection(self.setting_encoder(batch.settings))
         if self.kind == "layout":
-            return tf.gather(projected, batch.codes)
+            choices = tf.gather(projected, batch.codes)
+            if self.knows_sizes:
+                dims = tensor_dims(batch.features, batch.slot_ops, batch.producers, batch.consumers)
+                sizes = sizes_in_order(dims, batch.settings, batch.codes)
+                choices += self.size_projection(tf.cast(sizes, choices.dtype))
+            return choices
         roles = tf.minimum(batch.slot_roles, NUM_TILE_SLOTS - 1)
         table = tf.reshape(projected, [-1, self.config.hidden_dim])  # [v * roles, dim]
         chosen = tf.gather(table, batch.codes * NUM_TILE_SLOTS + roles[:, tf.newaxis])
@@ -144,23 +165,21 @@ class RankingModel(tf.keras.Model):
         placed = tf.math.unsorted_segment_sum(choices, places, num_starts)
         first = tf.nn.relu(tf.gather(encoded, frontier.order[:num_starts])[:, tf.newaxis] + placed)
         parts = self._run_trunk(batch, frontier, frontier.start(tf.nn.relu(encoded), first), training)
-        return pool_parts(parts, frontier, tf.gather(self._node_weights(batch), frontier.order), batch.num_graphs)
+        weights = tf.gather(self._op_weights(batch, encoded), frontier.order)
+        return pool_parts(parts, frontier, weights, batch.num_graphs)
 
-    def _node_weights(self, batch: Batch) -> tf.Tensor:
-        """[n] float32: what each op counts in `_read_out`."""
-        how = "mean" if self.config.readout == "mean" else "sum"
-        if self.config.readout == "configurable":
-            weights = pool_weights(batch.slot_graphs, batch.slot_mask, batch.num_graphs, how)
-            return tf.math.unsorted_segment_sum(weights, batch.slot_ops, batch.edges.num_nodes)
-        return pool_weights(batch.op_graphs, batch.op_mask, batch.num_graphs, how)
-
-    def _read_out(self, batch: Batch, states: tf.Tensor) -> tf.Tensor:
-        """[n, k, dim] -> [G, k, dim]."""
+    def _op_weights(self, batch: Batch, encoded: tf.Tensor) -> tf.Tensor:
+        """[n, 1 or dim] float32: what each op counts in its graph's vector (early fusion)."""
         if self.config.readout == "configurable" and self.kind == "layout":
-            states = tf.gather(states, batch.slot_ops)
-            return pool(states, batch.slot_graphs, batch.slot_mask, batch.num_graphs, "sum")
-        how = "mean" if self.config.readout == "mean" else "sum"
-        return pool(states, batch.op_graphs, batch.op_mask, batch.num_graphs, how)
+            weights = pool_weights(batch.slot_graphs, batch.slot_mask, batch.num_graphs, "sum")
+            return tf.math.unsorted_segment_sum(weights, batch.slot_ops, batch.edges.num_nodes)
+        return self._weigh(encoded, batch.op_graphs, batch.op_mask, batch.num_graphs)
+
+    def _weigh(self, states: tf.Tensor, graphs: tf.Tensor, mask: tf.Tensor, num_graphs: int | tf.Tensor) -> tf.Tensor:
+        """[s, 1 or dim] float32: what nodes with the states [s, dim], which no candidate changes, count."""
+        if self.config.readout == "weighted":
+            return softmax_weights(self.readout_logits(states), graphs, mask, num_graphs)
+        return pool_weights(graphs, mask, num_graphs, "mean" if self.config.readout == "mean" else "sum")
 
     def _fuse(self, batch: Batch, encoded: tf.Tensor, choices: tf.Tensor, training: bool | None) -> tf.Tensor:
         """[n, dim] states and the choices -> [G, k, dim]."""
@@ -169,6 +188,22 @@ class RankingModel(tf.keras.Model):
         else:
             slots, graphs, mask = encoded, batch.op_graphs, batch.op_mask
             choices = tf.gather(choices, batch.op_graphs)
-        how = "mean" if self.config.readout == "mean" else "sum"
-        states = self.fusion(slots, choices, graphs, mask, batch.num_graphs, training=training)
-        return pool(states, graphs, mask, batch.num_graphs, how)
+        states = self.fusion(slots, choices, training=training)
+        if self.slot_trunk is not None:
+            states += self.slot_trunk(
+                states,
+                self._slot_edges(batch),
+                component_ids=graphs,
+                num_components=batch.num_graphs,
+                node_mask=mask,
+                training=training,
+            )
+        return pool(states, self._weigh(slots, graphs, mask, batch.num_graphs), graphs, batch.num_graphs)
+
+    def _slot_edges(self, batch: Batch) -> Edges:
+        """Among what meets the candidates: slots, or (tile) all ops."""
+        if self.kind == "tile":
+            return batch.edges
+        operands = batch.producers, batch.consumers
+        origins = find_origins(batch.features, batch.opcodes, *operands, batch.slot_ops, batch.slot_mask)
+        return build_slot_edges(origins, *operands, batch.slot_ops.shape[0] or tf.shape(batch.slot_ops)[0])

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import tensorflow as tf
 
 from tpugraphs_polynormer.config import ModelConfig
 from tpugraphs_polynormer.models.baselines import GAT, GCN, MLP, GraphSAGE
+from tpugraphs_polynormer.models.global_attention import BLOCK_NODES
 from tpugraphs_polynormer.models.polynormer import Polynormer
 
+_SLOT_BLOCK = 32  # programs have tens to hundreds of slots
 
-def build_trunk(config: ModelConfig) -> tf.keras.layers.Layer:
-    """States [num_nodes, (candidates,) dim] -> [num_nodes, (candidates,) hidden_dim]."""
+
+def build_slot_trunk(config: ModelConfig) -> tf.keras.layers.Layer:
+    """The same architecture for the graph of slots: with fewer layers."""
+    fewer = replace(config, num_local_layers=config.num_slot_layers)
+    return build_trunk(fewer, name="slot_trunk", block_nodes=_SLOT_BLOCK)
+
+
+def build_trunk(config: ModelConfig, name: str = "trunk", block_nodes: int = BLOCK_NODES) -> tf.keras.layers.Layer:
+    """States [num_nodes, (candidates,) dim] -> [num_nodes, (candidates,) hidden_dim]; `block_nodes`: of Polynormer."""
     if config.trunk in ("polynormer", "polynormer-local"):
-        return _build_polynormer(config)
+        return _build_polynormer(config, name, block_nodes)
     shared = {
         "hidden_dim": config.hidden_dim,
         "num_layers": config.num_local_layers,
         "dropout_rate": config.dropout_rate,
         "formulation": config.formulation,
-        "name": "trunk",
+        "name": name,
     }
     if config.trunk == "gat":
         return GAT(num_heads=config.num_heads, **shared)
     return {"gcn": GCN, "graphsage": GraphSAGE, "mlp": MLP}[config.trunk](**shared)
 
 
-def _build_polynormer(config: ModelConfig) -> Polynormer:
+def _build_polynormer(config: ModelConfig, name: str, block_nodes: int) -> Polynormer:
     is_local = config.trunk == "polynormer-local"
     is_large = config.parametrization == "large"
     return Polynormer(
@@ -46,5 +57,6 @@ def _build_polynormer(config: ModelConfig) -> Polynormer:
         global_dropout_rate=config.global_dropout_rate,
         formulation=config.formulation,
         recompute=config.recompute,
-        name="trunk",
+        block_nodes=block_nodes,
+        name=name,
     )

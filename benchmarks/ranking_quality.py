@@ -1,0 +1,184 @@
+"""How well GraphSAGE, Polynormer-local and Polynormer rank candidates of unseen programs, over seeds (simulated data).
+
+    python benchmarks/ranking_quality.py                              # five collections, three models, three seeds
+    python benchmarks/ranking_quality.py --collections layout:nlp:random --seeds 0 --set model.fusion=early
+
+Simulates `--scale small`, preprocesses it, and trains configs/<model>/<collection>.yaml, narrowed to what two cores can
+afford (SMALLER): the same width, heads, fusion, candidates and number of steps for every model. The validation split
+chooses the epoch; the numbers are of the test split's graphs, judged once by the hidden runtimes, all candidates of
+each. Runs go side by side, one core each; what is done in `--work` is not done again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from tpugraphs_polynormer.catalog import COLLECTIONS, find_collection
+from tpugraphs_polynormer.chance import expected_slowdown
+from tpugraphs_polynormer.demo import run_stage
+from tpugraphs_polynormer.metrics import true_costs
+from tpugraphs_polynormer.startup import import_tensorflow, keep_freed_memory
+
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+MODELS = {"graphsage": "GraphSAGE", "polynormer_local": "Polynormer-local", "polynormer": "Polynormer"}
+SMALLER = [
+    "model.hidden_dim=32",
+    "model.num_heads=4",
+    "model.num_local_layers=3",
+    "model.num_global_layers=1",
+    "model.dropout_rate=0",
+    "data.candidates_per_graph=16",
+    "training.learning_rate=2e-3",
+    "training.warmup_steps=50",
+    "training.local_epochs=0",
+    "training.epochs=12",
+    "training.steps_per_epoch=50",
+    "training.validation_candidates=200",
+]
+SHOWN = ("tau", "opa", "slowdown_1", "slowdown_5")
+
+
+def prepare(work: Path) -> None:
+    """Simulated archives and datasets below `work`, made once."""
+    (work / "logs").mkdir(parents=True, exist_ok=True)
+    for stage, out, arguments in (
+        ("simulate", work / "simulated", ["--out", str(work / "simulated"), "--scale", "small"]),
+        ("preprocess", work / "data", ["--input", str(work / "simulated"), "--output", str(work / "data")]),
+    ):
+        done = work / f"{stage}.done"
+        if not done.exists():
+            run_stage([stage, *arguments], work / "logs" / f"{stage}.log")
+            done.touch()
+            print(f"{stage}: {out}", file=sys.stderr)
+
+
+def train_and_judge(job: dict) -> dict:
+    """In the worker: trains one model and returns its test metrics, the mean over graphs."""
+    keep_freed_memory()
+    import_tensorflow()
+    from tpugraphs_polynormer.config import load_config
+    from tpugraphs_polynormer.distribution import make_strategy
+    from tpugraphs_polynormer.metrics import graph_metrics, summarize
+    from tpugraphs_polynormer.prediction import load_ranker
+    from tpugraphs_polynormer.training import train
+
+    work, name = Path(job["work"]), job["collection"]
+    collection = find_collection(name)
+    overrides = [*SMALLER, *job["overrides"], f"seed={job['seed']}"]
+    config = load_config(CONFIGS / job["model"] / f"{name.replace(':', '_')}.yaml", overrides)
+    train(config, work / "data", job["run"], strategy=make_strategy("cpu"))
+    task = load_ranker(Path(job["run"]), work / "data")
+    scorer, split, graphs = task.make_scorer(), task.collection.split("test"), []
+    for number, entry in enumerate(split.graphs):
+        runtimes, normalizers = read_truth(work, name, entry.name)
+        scores = scorer.score_graph(split, number)
+        graphs.append(graph_metrics(collection.kind, runtimes, scores, normalizers, collection=name, graph=entry.name))
+    return summarize(graphs)["overall"]
+
+
+def read_truth(work: Path, name: str, graph: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """A test graph's hidden runtimes and, of tiles, their normalizers."""
+    path = work / "simulated" / "truth" / find_collection(name).folder / "test" / f"{graph}.npz"
+    with np.load(path, allow_pickle=False) as archive:
+        return archive["config_runtime"], archive.get("config_runtime_normalizers")
+
+
+def run_job(job: dict) -> dict:
+    """The same in a process of its own, on one core; its result is kept in the run directory."""
+    path = Path(job["run"]) / "test.json"
+    if not path.exists():
+        environment = dict(os.environ, TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1")
+        command = [sys.executable, __file__, "--worker", json.dumps(job)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        if done.returncode:
+            raise SystemExit(f"{job['run']}: failed: {done.stderr.strip()[-2000:]}")
+        path.write_text(done.stdout.splitlines()[-1])
+    result = json.loads(path.read_text())
+    print(f"{job['run']}: tau {result['tau']:.3f}", file=sys.stderr, flush=True)
+    return result
+
+
+def chance_slowdowns(work: Path, name: str) -> dict[str, float]:
+    """What a random order would get on the test graphs: the mean slowdown at 1 and 5."""
+    folder = work / "simulated" / "truth" / find_collection(name).folder / "test"
+    costs = [true_costs(*read_truth(work, name, path.stem), graph=path.stem) for path in sorted(folder.glob("*.npz"))]
+    return {f"slowdown_{k}": statistics.mean(expected_slowdown(each, k) for each in costs) for k in (1, 5)}
+
+
+def show(results: dict[tuple[str, str], list[dict]], work: Path) -> None:
+    """A Markdown table: mean and, where there are several seeds, standard deviation over them."""
+    print(f"| collection | model | {' | '.join(SHOWN)} |\n|---|---|{'---|' * len(SHOWN)}")
+    collections = list(dict.fromkeys(name for name, _ in results))
+    for name in collections:
+        chance = {"tau": 0.0, "opa": 0.5, **chance_slowdowns(work, name)}
+        print(f"| {name} | random order | {' | '.join(f'{chance[metric]:.3f}' for metric in SHOWN)} |")
+        for model in MODELS:
+            if (name, model) in results:
+                print(f"| {name} | {MODELS[model]} | {format_cells(results[name, model])} |")
+    for model in MODELS:
+        of_model = [results[name, model] for name in collections if (name, model) in results]
+        if len(of_model) > 1:
+            per_seed = [
+                {metric: statistics.mean(run[metric] for run in seed) for metric in SHOWN}
+                for seed in zip(*of_model, strict=True)
+            ]
+            print(f"| mean | {MODELS[model]} | {format_cells(per_seed)} |")
+
+
+def format_cells(runs: list[dict]) -> str:
+    """The table cells of one row."""
+    cells = []
+    for metric in SHOWN:
+        values = [run[metric] for run in runs]
+        spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
+        cells.append(f"{statistics.mean(values):.3f}{spread}")
+    return " | ".join(cells)
+
+
+def main() -> None:
+    """Trains what is missing and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, default=Path("runs/ranking_quality"))
+    parser.add_argument("--collections", default=",".join(COLLECTIONS))
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--set", action="append", default=[], dest="overrides", help="change a field for every run")
+    parser.add_argument("--name", default="default", help="of this set of runs, where overrides differ")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        print(json.dumps(train_and_judge(json.loads(args.worker))))
+        return
+    prepare(args.work)
+    jobs = [
+        {
+            "work": str(args.work),
+            "collection": name,
+            "model": model,
+            "seed": int(seed),
+            "overrides": args.overrides,
+            "run": str(args.work / "runs" / args.name / model / name.replace(":", "_") / f"seed-{seed}"),
+        }
+        for seed in args.seeds.split(",")
+        for name in args.collections.split(",")
+        for model in args.models.split(",")
+    ]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(run_job, jobs))
+    results: dict[tuple[str, str], list[dict]] = {}
+    for job, result in zip(jobs, found, strict=True):
+        results.setdefault((job["collection"], job["model"]), []).append(result)
+    show(results, args.work)
+
+
+if __name__ == "__main__":
+    main()

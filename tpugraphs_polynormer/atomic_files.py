@@ -1,0 +1,27 @@
+"""Files that are the old one or the new one, never half of it, whenever the writer is killed."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: Path | str) -> Iterator[Path]:
+    """Yields a temporary name beside `path`; what was written there takes its place at the end, unless an error did."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path | str, text: str) -> None:
+    """Writes a whole text file, UTF-8 with plain newlines."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import statistics
 import subprocess
@@ -310,8 +309,7 @@ def _peak_mib() -> float:
 def measure_apart(options: dict) -> dict[str, float] | None:
     """The same in a process of its own; None if it died (out of memory, most likely)."""
     command = [sys.executable, __file__, "--worker", json.dumps(options)]
-    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(command, capture_output=True, text=True, env=quiet, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         print(f"{options['name']}: died with {done.returncode}: {done.stderr.strip()[-300:]}", file=sys.stderr)
         return None

@@ -51,7 +51,7 @@ CONFIGS = {{name: Path("configs/demo") / f"{{name.replace(':', '_')}}.yaml" for 
 SETTINGS, SEEDS, BEAM = {list(SMALL)!r}, "0,1", ["--runner=FnApiRunner"]
 """
     source = "\n".join([parameters, *("".join(cell["source"]) for cell in code_cells()[1:])])
-    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", source]
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr[-3000:]

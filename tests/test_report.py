@@ -48,7 +48,10 @@ def test_the_page_shows_the_evaluations_numbers(page: Path, trained: Trained) ->
     text = page.read_text()
     result = evaluate_run(trained.layout, trained.data, split="valid")
     for graph in result.graphs:
-        row = re.search(rf"<tr><td[^>]*>{re.escape(html.escape(graph.graph))}</td><td[^>]*>{LAYOUT}.*?</tr>", text)
+        row = re.search(
+            rf"<tr><td[^>]*>{re.escape(html.escape(graph.graph))}</td><td[^>]*>{LAYOUT}</td><td[^>]*>layout</td>.*?</tr>",
+            text,
+        )
         assert f'data-value="{graph.score!r}"' in row[0]
     overall = result.summarize()["overall"]["score"]
     assert f'data-value="{overall!r}"' in text

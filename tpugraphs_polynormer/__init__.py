@@ -12,5 +12,6 @@ if "tensorflow" in sys.modules and os.environ.get("TF_USE_LEGACY_KERAS") not in 
         "Keras 3, which TF-GNN cannot use; import tpugraphs_polynormer first, or set TF_USE_LEGACY_KERAS=1"
     )
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-# TensorFlow's C++ start-up lines (CPU features, missing CUDA) say nothing a user of these commands can act on.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# TensorFlow's C++ lines (CPU features, missing CUDA, a graph optimizer that gives up) say nothing a user of these
+# commands can act on; what really fails raises in Python too.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -23,7 +23,7 @@ import numpy as np
 
 from tpugraphs_polynormer.startup import keep_freed_memory
 
-OURS = ("segments", "chunked", "unsorted", "xla")
+OURS = ("fused", "segments", "unsorted", "xla")
 PEER = "pyg"
 
 
@@ -51,7 +51,7 @@ def build_our_step(name: str, options: argparse.Namespace) -> Callable[[], None]
     from tpugraphs_polynormer.models.convolutions import GraphAttention
     from tpugraphs_polynormer.models.edges import as_tensors, build_undirected_edges
 
-    kernels.CHUNK_ELEMENTS = options.chunk_elements
+    kernels.CHUNK_ELEMENTS = options.chunk_elements or kernels.CHUNK_ELEMENTS
     source, target, num_nodes = make_graph(options)
     edges = as_tensors(build_undirected_edges(source, target, num_nodes))
     formulation = "unsorted" if name == "xla" else name
@@ -139,7 +139,7 @@ def parse_options(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=39_402, help="undirected edges of the random graph")
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--head-dim", type=int, default=8)
-    parser.add_argument("--chunk-elements", type=int, default=1 << 18)
+    parser.add_argument("--chunk-elements", type=int, help="default: the kernels' own")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--formulations", nargs="+", default=list(OURS), choices=[*OURS, PEER])

@@ -56,7 +56,7 @@ def test_global_phase_starts_from_the_best_local_epoch(tmp_path: Path, monkeypat
         seen.append((trainer.model.phase, float(weight[0] - start[0]), float(tf.reshape(moment, [-1])[0])))
         return 0.0
 
-    monkeypatch.setattr(trainer, "_train_epoch", train_epoch)
+    monkeypatch.setattr(trainer, "train_epoch", train_epoch)
     monkeypatch.setattr(trainer, "_score", lambda: {"train": 0.0, "valid": next(valid), "test": 0.0})
     trainer.train()
     # Epoch 1 was the best local one: the global phase goes on from 2, not from 4.

@@ -51,7 +51,7 @@ class ModelConfig:
     post_batch_norm: bool = setting(False, "BatchNorm after each local aggregation")
     relu: bool = setting(True, "ReLU after each layer (Polynormer-r); without it a pure polynomial")
     shared_query_key: bool = setting(True, "global attention uses one projection for queries and keys")
-    formulation: str = setting("auto", "edge kernel", choices=("auto", "segments", "chunked", "unsorted"))
+    formulation: str = setting("auto", "edge kernel", choices=("auto", "fused", "segments", "unsorted"))
     recompute: bool = setting(False, "recompute cheap activations in the backward pass: less memory, more time")
     fusion: str = setting(
         "intermediate",

@@ -158,12 +158,12 @@ class ChunkedForward:
         return out
 
     def _aggregate_columns(self, values: tf.Tensor, how: str) -> tf.Tensor:
-        return aggregate(values, self.edges, how=how, formulation="chunked")
+        return aggregate(values, self.edges, how=how, formulation="fused")
 
     def _attend_head(self, values: tf.Tensor, source_weight: tf.Tensor, target_weight: tf.Tensor) -> tf.Tensor:
         """Attention of one head: values [num_nodes, head_dim], weights [head_dim]."""
         scores = [tf.linalg.matvec(values, weight)[:, tf.newaxis] for weight in (source_weight, target_weight)]
-        return attend(*scores, values[:, tf.newaxis], self.edges, formulation="chunked")[:, 0]
+        return attend(*scores, values[:, tf.newaxis], self.edges, formulation="fused")[:, 0]
 
     def _map(self, function: NodeFunction, *arrays: np.ndarray, with_fiedler: bool = False) -> np.ndarray:
         """A function of nodes' rows, chunk by chunk."""

@@ -134,7 +134,7 @@ class NodeTrainer:
     def _run_epoch(self, epoch: int) -> None:
         """Trains one epoch; if it is to be evaluated, scores it, keeps it if it is the best, and logs it."""
         started = time.perf_counter()
-        loss = self._train_epoch(epoch)
+        loss = self.train_epoch(epoch)
         trained = time.perf_counter()
         if not math.isfinite(loss):
             raise NodeTrainingError(
@@ -155,7 +155,8 @@ class NodeTrainer:
         last = (self.config.training.local_epochs, self.num_epochs)
         return (epoch + 1) % self.config.training.evaluation_epochs == 0 or epoch + 1 in last
 
-    def _train_epoch(self, epoch: int) -> float:
+    def train_epoch(self, epoch: int) -> float:
+        """Trains on every node once; returns the mean loss."""
         if not self.config.training.node_batch:
             return float(self._step(*self._graph))
         losses = [float(self._step(*batch)) * count for batch, count in self._batches(epoch)]

@@ -62,10 +62,10 @@ def close(found: np.ndarray, expected: np.ndarray, name: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("phase", ["local", "global"])
-@pytest.mark.parametrize("formulation", ["segments", "chunked", "unsorted"])
+@pytest.mark.parametrize("formulation", ["fused", "segments", "unsorted"])
 def test_logits_loss_and_gradients(case: str, phase: str, formulation: str) -> None:
     arrays, settings = read_case(case)
-    model = build_case(settings, formulation=formulation, recompute=formulation == "chunked")
+    model = build_case(settings, formulation=formulation, recompute=formulation == "fused")
     load_torch_weights(model, arrays)
     model.phase = phase
     by_name = torch_variables(model)

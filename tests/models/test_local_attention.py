@@ -89,7 +89,7 @@ def test_order_of_nodes_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("formulation", ["segments", "chunked", "unsorted"])
+@pytest.mark.parametrize("formulation", ["fused", "segments", "unsorted"])
 def test_candidates_equal_separate_runs(settings: dict, formulation: str) -> None:
     layer, states = create(**settings, formulation=formulation), random_states(NODES, 4, DIM)
     together, gradients = run(layer, tf.constant(states), EDGES)

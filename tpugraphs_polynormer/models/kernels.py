@@ -2,10 +2,9 @@
 
 All formulations give the same numbers and gradients; they differ in what they materialise and where they run:
 
-- `segments`: gather, then sorted segment ops over all edges at once. Few ops, needs [edges, width] memory.
-- `chunked`: the same arithmetic over node-aligned, cache-sized chunks of the sorted edges; never [edges, width].
+- `fused`: sparse products and sums that gather as they go, so that no [edges, width] exists. For CPUs.
+- `segments`: gather, then sorted segment ops. For GPUs.
 - `unsorted`: unsorted segment ops with static shapes; the only one that compiles under XLA (TPU).
-- `matmul` (sum, mean, GCN only): sparse-dense matrix product.
 
 Sums are accumulated in float32 whatever the dtype of the values.
 """
@@ -17,14 +16,13 @@ from tensorflow.python.ops import control_flow_util
 
 from tpugraphs_polynormer.models.edges import Edges, as_tensors
 
-FORMULATIONS = ("auto", "segments", "chunked", "unsorted")
-AGGREGATE_FORMULATIONS = (*FORMULATIONS, "matmul")
+FORMULATIONS = ("auto", "fused", "segments", "unsorted")
 AGGREGATES = ("sum", "mean", "gcn")
 
-# Message elements per chunk: small enough to stay near a core, large enough to pay for the ops that handle it.
-CHUNK_ELEMENTS = 1 << 19
-# Of batches whose size is not known when traced: so narrow, a loop over chunks costs more than it saves.
-_NARROW = 128
+# Elements per run of edges: small enough to stay near a core, large enough to pay for the ops that handle it.
+CHUNK_ELEMENTS = 1 << 21
+# Columns of one sparse product: from 32 on TensorFlow takes another path, which is five times slower per column.
+_SPARSE_COLUMNS = 16
 # Far below any score, far above float32's minimum, so that differences of two stay finite.
 _MASKED_SCORE = -1e30
 
@@ -48,18 +46,17 @@ def attend(
       values: [num_nodes, slots, dim].
       edges: real edges take part, masked ones do not; a node without incoming edges gets zeros.
       negative_slope: of the leaky ReLU.
-      formulation: one of FORMULATIONS; `auto` is `unsorted` under XLA, `segments` on GPU or when small (or of unknown
-        size, but narrow), else `chunked`.
+      formulation: one of FORMULATIONS; `auto` is `unsorted` under XLA, `segments` with a GPU, else `fused`.
 
     Returns:
       [num_nodes, slots, dim] in the dtype of `values`.
     """
     edges = as_tensors(edges)
-    chosen = _choose(formulation, FORMULATIONS, edges, values)
+    chosen = _choose(formulation)
     arguments = (tf.cast(source_scores, tf.float32), tf.cast(target_scores, tf.float32), values)
     if chosen == "unsorted":
         return _attend_unsorted(*arguments, edges, negative_slope)
-    return _attend_sorted(edges, negative_slope, chunked=chosen == "chunked")(*arguments)
+    return _attend_sorted(edges, negative_slope, fused=chosen == "fused")(*arguments)
 
 
 def aggregate(values: tf.Tensor, edges: Edges, *, how: str, formulation: str = "auto") -> tf.Tensor:
@@ -69,7 +66,7 @@ def aggregate(values: tf.Tensor, edges: Edges, *, how: str, formulation: str = "
       values: [num_nodes, ...].
       edges: masked edges neither send nor count in the degree.
       how: `sum`, `mean` or `gcn` (1 / sqrt(degree[i] degree[j]), in-degrees, self-loops as given).
-      formulation: one of AGGREGATE_FORMULATIONS.
+      formulation: as for `attend`.
 
     Returns:
       [num_nodes, ...] in the dtype of `values`; zeros for a node without incoming edges.
@@ -79,7 +76,7 @@ def aggregate(values: tf.Tensor, edges: Edges, *, how: str, formulation: str = "
     edges = as_tensors(edges)
     shape = tf.shape(values)
     flat = tf.reshape(values, [shape[0], values.shape[1:].num_elements() or tf.reduce_prod(shape[1:])])
-    chosen = _choose(formulation, AGGREGATE_FORMULATIONS, edges, flat)
+    chosen = _choose(formulation)
     if how == "sum":
         summed = _sum(flat, edges, chosen)
     elif how == "mean":
@@ -95,19 +92,14 @@ def in_xla() -> bool:
     return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
-def _choose(formulation: str, allowed: tuple[str, ...], edges: Edges, values: tf.Tensor) -> str:
-    if formulation not in allowed:
-        raise ValueError(f"unknown formulation {formulation!r}, expected one of {', '.join(allowed)}")
+def _choose(formulation: str) -> str:
+    if formulation not in FORMULATIONS:
+        raise ValueError(f"unknown formulation {formulation!r}, expected one of {', '.join(FORMULATIONS)}")
     if formulation != "auto":
         return formulation
     if in_xla():
         return "unsorted"
-    num_edges, width = edges.source.shape[0], values.shape[1:].num_elements()
-    if num_edges is None or width is None:
-        small = width is not None and width <= _NARROW
-    else:
-        small = num_edges * width <= CHUNK_ELEMENTS
-    return "segments" if small or tf.config.list_logical_devices("GPU") else "chunked"
+    return "segments" if tf.config.list_logical_devices("GPU") else "fused"
 
 
 # Attention, unsorted: differentiated by TensorFlow itself.
@@ -127,120 +119,95 @@ def _attend_unsorted(
     return tf.cast(tf.math.divide_no_nan(summed, total[..., tf.newaxis]), values.dtype)
 
 
-# Attention, sorted: forward by target, backward by source, over the whole edge list or chunk by chunk.
+# Attention, sorted: with its own gradient, which keeps nothing per edge.
 
 
-def _attend_sorted(edges: Edges, slope: float, *, chunked: bool):
+def _attend_sorted(edges: Edges, slope: float, *, fused: bool):
     """The attention as a function of (source_scores, target_scores, values) with its own gradient."""
+    weighted_sum = _weighted_sum_fused if fused else _weighted_sum_segments
+
+    def score(source_scores: tf.Tensor, target_scores: tf.Tensor) -> tf.Tensor:
+        return tf.gather(source_scores, edges.source) + tf.gather(target_scores, edges.target)  # [num_edges, slots]
 
     @tf.custom_gradient
     def attention(source_scores: tf.Tensor, target_scores: tf.Tensor, values: tf.Tensor):
-        def forward(nodes: slice, along: slice) -> tuple[tf.Tensor, tf.Tensor]:
-            return _forward_block(source_scores, target_scores, values, edges, slope, nodes, along)
-
-        shapes = [values.shape[1:], source_scores.shape[1:]]
-        out, normalizer = _run(forward, edges.target_splits, shapes, _width(values), chunked)
+        num_targets, num_sources = edges.num_nodes, tf.shape(values)[0]
+        scores = _mask_scores(tf.nn.leaky_relu(score(source_scores, target_scores), slope), edges.mask)
+        highest = _fill_rows(tf.math.segment_max(scores, edges.target), num_targets)
+        weights = _mask_weights(tf.exp(scores - tf.gather(highest, edges.target)), edges.mask)
+        total = _fill_rows(tf.math.segment_sum(weights, edges.target), num_targets)
+        summed = weighted_sum(weights, tf.cast(values, tf.float32), edges.source, edges.target, num_targets)
+        out = tf.math.divide_no_nan(summed, total[..., tf.newaxis])
+        normalizer = tf.where(total > 0, highest + tf.math.log(total), 0.0)
 
         def gradient(out_gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             upstream = tf.cast(out_gradient, tf.float32)
+            raw = score(source_scores, target_scores)
+            weights = tf.exp(tf.nn.leaky_relu(raw, slope) - tf.gather(normalizer, edges.target))
+            weights = _mask_weights(weights, edges.mask)
+            order = edges.source_order
+            senders, receivers = tf.gather(edges.target, order), tf.gather(edges.source, order)
+            values_gradient = weighted_sum(tf.gather(weights, order), upstream, senders, receivers, num_sources)
             shift = tf.reduce_sum(upstream * out, -1)
-            # One table, so that one gather per edge brings all that a target knows: [num_nodes, 3, slots].
-            at_target = tf.stack([target_scores, normalizer, shift], 1)
-
-            def backward(nodes: slice, along: slice) -> tuple[tf.Tensor, ...]:
-                return _backward_block(source_scores, at_target, values, upstream, edges, slope, nodes, along)
-
-            slots = source_scores.shape[1:]
-            by_source = _run(backward, edges.source_splits, [values.shape[1:], slots, slots], _width(values), chunked)
-            values_gradient, source_gradient, edge_gradient = by_source
-            edge_gradient = tf.gather(edge_gradient, edges.target_order)
-            target_gradient = _fill_rows(tf.math.segment_sum(edge_gradient, edges.target), edges.num_nodes)
-            return source_gradient, target_gradient, tf.cast(values_gradient, values.dtype)
+            dots = _dots(upstream, tf.cast(values, tf.float32), edges) - tf.gather(shift, edges.target)
+            edge_gradient = tf.raw_ops.LeakyReluGrad(gradients=weights * dots, features=raw, alpha=slope)
+            target_gradient = _fill_rows(tf.math.segment_sum(edge_gradient, edges.target), num_targets)
+            source_gradient = tf.math.segment_sum(tf.gather(edge_gradient, order), receivers)
+            return _fill_rows(source_gradient, num_sources), target_gradient, tf.cast(values_gradient, values.dtype)
 
         return tf.cast(out, values.dtype), gradient
 
     return attention
 
 
-def _forward_block(
-    source_scores: tf.Tensor,
-    target_scores: tf.Tensor,
-    values: tf.Tensor,
-    edges: Edges,
-    slope: float,
-    nodes: slice,
-    along: slice,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Attention of the targets `nodes` with edges `along`: [nodes, slots, dim], and log-normalisers [nodes, slots]."""
-    sources, local = edges.source[along], edges.target[along] - nodes.start
-    mask = None if edges.mask is None else edges.mask[along]
-    count = nodes.stop - nodes.start
-    scores = tf.gather(source_scores, sources) + tf.gather(target_scores[nodes], local)
-    scores = _mask_scores(tf.nn.leaky_relu(scores, slope), mask)
-    highest = _fill_rows(tf.math.segment_max(scores, local), count)
-    weights = _mask_weights(tf.exp(scores - tf.gather(highest, local)), mask)
-    total = _fill_rows(tf.math.segment_sum(weights, local), count)
-    messages = weights[..., tf.newaxis] * tf.cast(tf.gather(values, sources), tf.float32)
-    summed = _fill_rows(tf.math.segment_sum(messages, local), count)
-    out = tf.math.divide_no_nan(summed, total[..., tf.newaxis])
-    return out, tf.where(total > 0, highest + tf.math.log(total), 0.0)
+def _weighted_sum_segments(
+    weights: tf.Tensor, values: tf.Tensor, senders: tf.Tensor, receivers: tf.Tensor, count: tf.Tensor | int
+) -> tf.Tensor:
+    """out[r] = sum over edges e to r of weights[e] values[senders[e]]: [count, slots, dim] float32.
+
+    Args:
+      weights: [edges, slots]. values: [num_nodes, slots, dim]. senders: [edges]. receivers: [edges], ascending.
+    """
+    messages = weights[..., tf.newaxis] * tf.gather(values, senders)
+    return _fill_rows(tf.math.segment_sum(messages, receivers), count)
 
 
-def _backward_block(
-    source_scores: tf.Tensor,
-    at_target: tf.Tensor,
-    values: tf.Tensor,
-    upstream: tf.Tensor,
-    edges: Edges,
-    slope: float,
-    nodes: slice,
-    along: slice,
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Gradients of the sources `nodes`, whose edges are `along` in source order: values, source scores, edge scores."""
-    order = edges.source_order[along]
-    targets, local = tf.gather(edges.target, order), tf.gather(edges.source, order) - nodes.start
-    count = nodes.stop - nodes.start
-    target_scores, normalizer, shift = tf.unstack(tf.gather(at_target, targets), axis=1)  # each [edges, slots]
-    raw = tf.gather(source_scores[nodes], local) + target_scores
-    weights = tf.exp(tf.nn.leaky_relu(raw, slope) - normalizer)
-    weights = _mask_weights(weights, None if edges.mask is None else tf.gather(edges.mask, order))
-    received = tf.gather(upstream, targets)  # [edges, slots, dim]
-    sent = tf.cast(tf.gather(values[nodes], local), tf.float32)
-    values_gradient = _fill_rows(tf.math.segment_sum(weights[..., tf.newaxis] * received, local), count)
-    activated_gradient = weights * (tf.reduce_sum(received * sent, -1) - shift)
-    edge_gradient = tf.raw_ops.LeakyReluGrad(gradients=activated_gradient, features=raw, alpha=slope)
-    return values_gradient, _fill_rows(tf.math.segment_sum(edge_gradient, local), count), edge_gradient
+def _weighted_sum_fused(
+    weights: tf.Tensor, values: tf.Tensor, senders: tf.Tensor, receivers: tf.Tensor, count: tf.Tensor | int
+) -> tf.Tensor:
+    """The same as a sparse matrix, with a row per (node, slot), times a dense one: no message ever exists."""
+    dim, slots = values.shape[-1], tf.shape(values)[1]
+    pairs = tf.cast(tf.stack([receivers, senders], 1), tf.int64) * tf.cast(slots, tf.int64)
+    indices = tf.reshape(pairs[:, tf.newaxis] + tf.range(tf.cast(slots, tf.int64))[:, tf.newaxis], [-1, 2])
+    shape = tf.cast(tf.stack([count, tf.shape(values)[0]]) * slots, tf.int64)
+    matrix = tf.SparseTensor(indices, tf.reshape(weights, [-1]), shape)
+    rows = tf.reshape(values, [-1, dim])
+    pieces = [rows[:, start : start + _SPARSE_COLUMNS] for start in range(0, dim, _SPARSE_COLUMNS)]
+    sums = [tf.sparse.sparse_dense_matmul(matrix, piece) for piece in pieces]
+    return tf.reshape(tf.concat(sums, -1), [count, slots, dim])
 
 
-def _run(block, splits: tf.Tensor, shapes: list[tf.TensorShape], width: tf.Tensor, chunked: bool) -> list[tf.Tensor]:
-    """Applies `block(nodes, edges)` to all nodes at once, or to node-aligned chunks, and joins the results."""
-    num_nodes, num_edges = tf.shape(splits)[0] - 1, splits[-1]
-    if not chunked:
-        return list(block(slice(0, num_nodes), slice(0, num_edges)))
-    bounds = _chunk_bounds(splits, width)
-    num_chunks = tf.shape(bounds)[0] - 1
-    element_shapes = [tf.TensorShape([None]).concatenate(shape) for shape in shapes]
-    arrays = [
-        tf.TensorArray(tf.float32, num_chunks, infer_shape=False, element_shape=element_shape)
-        for element_shape in element_shapes
-    ]
+def _dots(at_target: tf.Tensor, at_source: tf.Tensor, edges: Edges) -> tf.Tensor:
+    """Inner products over the last axis along each edge, [num_edges, slots], by runs of edges that fit near a core."""
 
-    def body(i: tf.Tensor, arrays: list[tf.TensorArray]):
-        first, last = bounds[i], bounds[i + 1]
-        results = block(slice(first, last), slice(splits[first], splits[last]))
-        return i + 1, [array.write(i, result) for array, result in zip(arrays, results, strict=True)]
+    def dot(along: slice) -> tf.Tensor:
+        received, sent = tf.gather(at_target, edges.target[along]), tf.gather(at_source, edges.source[along])
+        return tf.reduce_sum(received * sent, -1)
 
-    _, arrays = tf.while_loop(lambda i, _: i < num_chunks, body, (0, arrays), parallel_iterations=16)
-    return [array.concat() for array in arrays]
+    num_edges, width = edges.source.shape[0], at_source.shape[1:].num_elements()
+    if num_edges is not None and width is not None and num_edges * width <= CHUNK_ELEMENTS:
+        return dot(slice(None))
+    num_edges = tf.shape(edges.source)[0]
+    length = tf.maximum(CHUNK_ELEMENTS // tf.reduce_prod(tf.shape(at_source)[1:]), 1)
+    num_chunks = (num_edges + length - 1) // length
+    element_shape = tf.TensorShape([None, at_source.shape[1]])
+    dots = tf.TensorArray(tf.float32, num_chunks, infer_shape=False, element_shape=element_shape)
 
+    def body(i: tf.Tensor, dots: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+        return i + 1, dots.write(i, dot(slice(i * length, tf.minimum((i + 1) * length, num_edges))))
 
-def _chunk_bounds(splits: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
-    """Node ids [num_chunks + 1] that cut the nodes into runs with about CHUNK_ELEMENTS messages each."""
-    num_nodes, num_edges = tf.shape(splits)[0] - 1, tf.cast(splits[-1], tf.int64)
-    num_chunks = num_edges * tf.cast(width, tf.int64) // CHUNK_ELEMENTS + 1
-    goals = tf.range(1, num_chunks, dtype=tf.int64) * num_edges // num_chunks
-    inner = tf.searchsorted(splits, tf.cast(goals, splits.dtype), side="left")
-    return tf.concat([[0], inner, [num_nodes]], 0)
+    _, dots = tf.while_loop(lambda i, _: i < num_chunks, body, (0, dots), parallel_iterations=4)
+    return dots.concat()
 
 
 # Sum, mean, GCN.
@@ -253,7 +220,7 @@ def _sum(values: tf.Tensor, edges: Edges, formulation: str) -> tf.Tensor:
         if edges.mask is not None:
             messages *= tf.cast(edges.mask, tf.float32)[:, tf.newaxis]
         return tf.cast(tf.math.unsorted_segment_sum(messages, edges.target, edges.num_nodes), values.dtype)
-    one_way = {"segments": _sum_segments, "chunked": _sum_fused, "matmul": _sum_matmul}[formulation]
+    one_way = _sum_fused if formulation == "fused" else _sum_segments
 
     @tf.custom_gradient
     def summed(values: tf.Tensor):
@@ -281,13 +248,6 @@ def _sum_fused(values: tf.Tensor, edges: Edges) -> tf.Tensor:
     return tf.raw_ops.SparseSegmentSumWithNumSegments(
         data=values, indices=source, segment_ids=edges.target, num_segments=edges.num_nodes
     )
-
-
-def _sum_matmul(values: tf.Tensor, edges: Edges) -> tf.Tensor:
-    shape = tf.cast(tf.stack([edges.num_nodes, tf.shape(values)[0]]), tf.int64)
-    weights = tf.ones_like(edges.source, tf.float32) if edges.mask is None else tf.cast(edges.mask, tf.float32)
-    indices = tf.cast(tf.stack([edges.target, edges.source], -1), tf.int64)
-    return tf.sparse.sparse_dense_matmul(tf.SparseTensor(indices, weights, shape), values)
 
 
 def _reverse(edges: Edges) -> Edges:
@@ -325,7 +285,3 @@ def _fill_rows(rows: tf.Tensor, count: tf.Tensor | int) -> tf.Tensor:
     """Sorted segment ops stop at the last node with an edge: the nodes after it get zeros."""
     missing = count - tf.shape(rows)[0]
     return tf.pad(rows, [[0, missing]] + [[0, 0]] * (rows.shape.rank - 1))
-
-
-def _width(values: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_prod(tf.shape(values)[1:])

@@ -50,12 +50,13 @@ LAYOUT = {
     "polynormer naive": {"trunk": "polynormer", "fusion": "early"},
     "polynormer early": {"trunk": "polynormer", "fusion": "early"},
     "polynormer intermediate": {"trunk": "polynormer", "fusion": "intermediate"},
+    "the same, no slot trunk": {"trunk": "polynormer", "fusion": "intermediate", "num_slot_layers": 0},
 }
 TILE = {
     "official": None,
     "graphsage early": {"trunk": "graphsage", "fusion": "early"},
     "polynormer early": {"trunk": "polynormer", "fusion": "early"},
-    "polynormer intermediate": {"trunk": "polynormer", "fusion": "intermediate"},
+    "polynormer intermediate": {"trunk": "polynormer", "fusion": "intermediate", "num_slot_layers": 0},
 }
 
 

@@ -93,10 +93,15 @@ class NodeEncoder(tf.keras.layers.Layer):
         return {**super().get_config(), **own, "layout_embedding": self.layout_embedding}
 
 
+def shape_ranks(features: tf.Tensor) -> tf.Tensor:
+    """[n, 140] -> [n] int32: how many dimensions each node's shape has."""
+    return tf.reduce_sum(tf.cast(features[:, SHAPE_DIMENSIONS] > 0, tf.int32), -1)
+
+
 def minor_to_major(features: tf.Tensor) -> tf.Tensor:
-    """[n, 140] -> [n, 6]: a node's own layout with -1, not 0, behind its rank (the count of its non-zero dims)."""
-    rank = tf.reduce_sum(tf.cast(features[:, SHAPE_DIMENSIONS] > 0, tf.int32), -1, keepdims=True)
-    return tf.where(tf.range(6) < rank, features[:, MINOR_TO_MAJOR], float(LAYOUT_MIN))
+    """[n, 140] -> [n, 6]: a node's own layout with -1, not 0, behind its rank."""
+    has_entry = tf.range(6) < shape_ranks(features)[:, tf.newaxis]
+    return tf.where(has_entry, features[:, MINOR_TO_MAJOR], float(LAYOUT_MIN))
 
 
 class SettingEncoder(tf.keras.layers.Layer):

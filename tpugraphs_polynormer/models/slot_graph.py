@@ -10,9 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from tpugraphs_polynormer.catalog import NUM_OPCODES
-from tpugraphs_polynormer.hlo.features import SHAPE_DIMENSIONS
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_IDS
 from tpugraphs_polynormer.models.edges import Edges, build_undirected_edges_tf
+from tpugraphs_polynormer.models.features import shape_ranks
 from tpugraphs_polynormer.models.kernels import in_xla
 
 # Made anew where they are used: no layout comes from them.
@@ -39,8 +39,7 @@ def find_origins(
     numbers = tf.where(slot_mask, tf.range(tf.shape(slot_ops)[0]), -1)
     slot_of = tf.maximum(tf.math.unsorted_segment_max(numbers, slot_ops, num_ops), -1)
     made_here = tf.gather(tf.constant(np.isin(np.arange(NUM_OPCODES), _MADE_HERE)), opcodes)
-    rank = tf.reduce_sum(tf.cast(features[:, SHAPE_DIMENSIONS] > 0, tf.int32), -1)
-    hands_on = tf.gather((rank >= 2) & ~made_here, producers)
+    hands_on = tf.gather((shape_ranks(features) >= 2) & ~made_here, producers)
     parent = tf.math.unsorted_segment_max(tf.where(hands_on, producers, -1), consumers, num_ops)
     parent = tf.where((slot_of >= 0) | (parent < 0), tf.range(num_ops), parent)
     for _ in range(_NUM_DOUBLINGS):

@@ -30,7 +30,7 @@ import numpy as np
 
 from tpugraphs_polynormer.hlo.errors import HloError
 from tpugraphs_polynormer.hlo.module import Instruction, Module
-from tpugraphs_polynormer.hlo.opcodes import CONFIGURABLE_OPCODES
+from tpugraphs_polynormer.hlo.opcodes import CONFIGURABLE_OPCODES, ELEMENTWISE_OPCODES
 
 MAX_RANK = 6
 NUM_LAYOUT_COLUMNS = 18
@@ -39,12 +39,7 @@ Layout = tuple[int, ...]
 Choice = tuple[Layout, Layout, Layout]
 
 # Opcodes through which a tensor passes with its layout when operand and result have the same dimensions.
-_ELEMENTWISE = frozenset(
-    """abs add all-reduce and atan2 cbrt ceil clamp compare convert copy cosine divide exponential
-    exponential-minus-one floor is-finite log log-plus-one logistic maximum minimum multiply negate not or power
-    reduce-precision remainder round-nearest-afz round-nearest-even rsqrt select sign sine sqrt subtract tan tanh
-    xor""".split()  # noqa: SIM905
-)
+_PASSING = ELEMENTWISE_OPCODES | {"all-reduce"}
 
 
 @dataclass(frozen=True)
@@ -260,5 +255,5 @@ def _links(instructions: Sequence[Instruction], rows: Sequence[int]) -> np.ndarr
             continue
         shape = instruction.shape.dimensions
         carried = [source[each] for each in operands if instructions[each].shape.dimensions == shape]
-        source.append(max(carried, default=-1) if instruction.opcode in _ELEMENTWISE else -1)
+        source.append(max(carried, default=-1) if instruction.opcode in _PASSING else -1)
     return np.array(links, dtype=np.int64).reshape(-1, 3)

@@ -25,6 +25,18 @@ OPCODE_IDS: dict[str, int] = {name: number for number, name in enumerate(_NAMES_
 
 # The nodes whose layouts the compiler lets a candidate choose.
 CONFIGURABLE_OPCODES: tuple[str, ...] = ("convolution", "dot", "reshape")
+# Made where they are used, in whatever layout is wanted there.
+FREE_OPCODES = frozenset(
+    """broadcast constant iota rng rng-bit-generator rng-get-and-update-state partition-id replica-id
+    """.split()  # noqa: SIM905
+)
+ELEMENTWISE_OPCODES = frozenset(
+    """abs add and atan2 bitcast-convert cbrt ceil clamp compare complex convert copy cosine count-leading-zeros
+    divide exponential exponential-minus-one floor imag is-finite log log-plus-one logistic maximum minimum multiply
+    negate not or popcnt power real reduce-precision remainder round-nearest-afz round-nearest-even rsqrt select
+    shift-left shift-right-arithmetic shift-right-logical sign sine sqrt stochastic-convert subtract tan tanh xor
+    """.split()  # noqa: SIM905
+)
 
 
 def opcode_id(name: str) -> int:

@@ -10,13 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from tpugraphs_polynormer.catalog import NUM_OPCODES
-from tpugraphs_polynormer.hlo.opcodes import OPCODE_IDS
+from tpugraphs_polynormer.hlo.opcodes import FREE_OPCODES, OPCODE_IDS
 from tpugraphs_polynormer.models.edges import Edges, build_undirected_edges_tf
 from tpugraphs_polynormer.models.features import shape_ranks
 from tpugraphs_polynormer.models.kernels import in_xla
 
-# Made anew where they are used: no layout comes from them.
-_MADE_HERE = [OPCODE_IDS[name] for name in ("broadcast", "constant", "iota", "rng", "rng-bit-generator")]
 _NUM_DOUBLINGS = 12  # follows 4,096 operands in a row
 
 
@@ -38,8 +36,8 @@ def find_origins(
     num_ops = tf.shape(features)[0]
     numbers = tf.where(slot_mask, tf.range(tf.shape(slot_ops)[0]), -1)
     slot_of = tf.maximum(tf.math.unsorted_segment_max(numbers, slot_ops, num_ops), -1)
-    made_here = tf.gather(tf.constant(np.isin(np.arange(NUM_OPCODES), _MADE_HERE)), opcodes)
-    hands_on = tf.gather((shape_ranks(features) >= 2) & ~made_here, producers)
+    is_free = np.isin(np.arange(NUM_OPCODES), [OPCODE_IDS[name] for name in FREE_OPCODES])
+    hands_on = tf.gather((shape_ranks(features) >= 2) & ~tf.gather(is_free, opcodes), producers)
     parent = tf.math.unsorted_segment_max(tf.where(hands_on, producers, -1), consumers, num_ops)
     parent = tf.where((slot_of >= 0) | (parent < 0), tf.range(num_ops), parent)
     for _ in range(_NUM_DOUBLINGS):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tpugraphs_polynormer.hlo.features import DIMENSIONS, MINOR_TO_MAJOR, SHAPE_DIMENSIONS
-from tpugraphs_polynormer.hlo.opcodes import OPCODE_IDS
+from tpugraphs_polynormer.hlo.opcodes import ELEMENTWISE_OPCODES, FREE_OPCODES, OPCODE_IDS
 from tpugraphs_polynormer.simulation.hardware import padded_elements
 
 FIXED = -1  # the source of a layout that no candidate can change
@@ -27,15 +27,7 @@ def opcode_set(names: str) -> frozenset[int]:
 
 CONVOLUTION, DOT, RESHAPE = (OPCODE_IDS[name] for name in ("convolution", "dot", "reshape"))
 REDUCE, TRANSPOSE = OPCODE_IDS["reduce"], OPCODE_IDS["transpose"]
-# Made where they are used, in whatever layout is wanted there.
-FREE = opcode_set("broadcast constant iota rng rng-bit-generator rng-get-and-update-state partition-id replica-id")
-ELEMENTWISE = opcode_set(
-    "abs add atan2 bitcast-convert ceil clamp compare complex convert copy cosine count-leading-zeros "
-    "divide exponential exponential-minus-one floor imag is-finite log log-plus-one logistic and not or "
-    "xor maximum minimum multiply negate popcnt power real reduce-precision remainder round-nearest-afz "
-    "round-nearest-even rsqrt select shift-left shift-right-arithmetic shift-right-logical sign sine sqrt "
-    "stochastic-convert subtract tan tanh cbrt"
-)
+FREE, ELEMENTWISE = (frozenset(OPCODE_IDS[name] for name in names) for names in (FREE_OPCODES, ELEMENTWISE_OPCODES))
 # Keep the meaning of each dimension, so that the operand's layout passes through.
 SAME_DIMENSIONS = ELEMENTWISE | opcode_set(
     "batch-norm-inference concatenate dynamic-slice dynamic-update-slice pad reduce-window reverse "

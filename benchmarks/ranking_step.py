@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from tpugraphs_polynormer.models.batches import Batch
 
 WIDTH = 64
-CONFIGURABLE_NODES = 600
 PROGRAM_SEED, QUICK_SEED = 7, 1  # transformers of 7,814 and of 3,367 nodes
 OFFICIAL_BLOCK = 16  # candidates that the plain layout models score at once; more would not fit
 # Contender -> config of the model; None is the straightforward peer.
@@ -63,8 +62,8 @@ TILE = {
 # Data: plain arrays, made once and read by every process.
 
 
-def write_layout_data(path: Path, seed: int) -> None:
-    """A simulated transformer with random choices for its configurable nodes."""
+def write_layout_data(path: Path, seed: int, num_configurable: int) -> None:
+    """A simulated transformer with random choices for some of its configurable nodes."""
     from tpugraphs_polynormer.hlo.choices import enumerate_choices
     from tpugraphs_polynormer.hlo.featurize import featurize_module
     from tpugraphs_polynormer.simulation.programs import draw_program
@@ -73,7 +72,7 @@ def write_layout_data(path: Path, seed: int) -> None:
     module = draw_program("transformer", SCALES["full"].size, np.random.default_rng(seed))
     arrays, choices = featurize_module(module), enumerate_choices(module)
     random = np.random.default_rng(0)
-    count = min(CONFIGURABLE_NODES, len(choices.node_ids))
+    count = min(num_configurable, len(choices.node_ids))
     slots = np.sort(random.choice(len(choices.node_ids), count, replace=False))
     lows, sizes = choices.starts[slots], choices.counts[slots]
     codes = lows[:, None] + random.integers(0, sizes[:, None], [count, 1000])
@@ -366,6 +365,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--kind", choices=("layout", "tile"), help="only this kind")
     parser.add_argument("--what", choices=("train", "score"), help="only this measurement")
     parser.add_argument("--candidates", type=int, help="only this number of candidates")
+    parser.add_argument("--configurable", type=int, default=600, help="nodes of the program that candidates decide")
     parser.add_argument("--layers", type=int, default=3, help="message passing layers")
     parser.add_argument(
         "--block", type=int, default=0, help="candidates that our models score at once; 0: their choice"
@@ -387,7 +387,7 @@ def main() -> None:
     records = []
     with tempfile.TemporaryDirectory() as folder:
         paths = {kind: Path(folder) / f"{kind}.npz" for kind in ("layout", "tile")}
-        write_layout_data(paths["layout"], QUICK_SEED if arguments.quick else PROGRAM_SEED)
+        write_layout_data(paths["layout"], QUICK_SEED if arguments.quick else PROGRAM_SEED, arguments.configurable)
         write_tile_data(paths["tile"], 4000)
         for group in plan(arguments):
             if any(getattr(arguments, key) not in (None, group[key]) for key in ("kind", "what", "candidates")):

@@ -21,7 +21,7 @@ AGGREGATES = ("sum", "mean", "gcn")
 
 # Elements per run of edges: small enough to stay near a core, large enough to pay for the ops that handle it.
 CHUNK_ELEMENTS = 1 << 21
-# Columns of one sparse product: from 32 on TensorFlow takes another path, which is five times slower per column.
+# Columns of one sparse product: from 32 on TensorFlow takes another path, which is six times slower per column.
 _SPARSE_COLUMNS = 16
 # Far below any score, far above float32's minimum, so that differences of two stay finite.
 _MASKED_SCORE = -1e30

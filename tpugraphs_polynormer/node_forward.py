@@ -46,9 +46,6 @@ class ChunkedForward:
         self.edges = as_tensors(edges)
         self.chunk_nodes = chunk_nodes
         self.fiedler = fiedler
-        # The kernels loop over chunks of edges: in graph mode, or Python would run every iteration.
-        self._aggregate = tf.function(self._aggregate_columns, autograph=False)
-        self._attend = tf.function(self._attend_head, autograph=False)
 
     def __call__(self, features: np.ndarray) -> np.ndarray:
         """Features [num_nodes, feature_dim] -> logits [num_nodes, num_classes]."""
@@ -157,13 +154,33 @@ class ChunkedForward:
             out[:, first : first + step] = messages.numpy()
         return out
 
-    def _aggregate_columns(self, values: tf.Tensor, how: str) -> tf.Tensor:
+    def _aggregate(self, values: tf.Tensor, how: str) -> tf.Tensor:
         return aggregate(values, self.edges, how=how, formulation="fused")
 
-    def _attend_head(self, values: tf.Tensor, source_weight: tf.Tensor, target_weight: tf.Tensor) -> tf.Tensor:
-        """Attention of one head: values [num_nodes, head_dim], weights [head_dim]."""
-        scores = [tf.linalg.matvec(values, weight)[:, tf.newaxis] for weight in (source_weight, target_weight)]
-        return attend(*scores, values[:, tf.newaxis], self.edges, formulation="fused")[:, 0]
+    def _attend(self, values: tf.Tensor, source_weight: tf.Tensor, target_weight: tf.Tensor) -> tf.Tensor:
+        """Attention of one head: values [num_nodes, head_dim], weights [head_dim]; by targets, which bounds edges."""
+        sent, received = (tf.linalg.matvec(values, weight)[:, tf.newaxis] for weight in (source_weight, target_weight))
+        parts = []
+        for first in range(0, len(values), self.chunk_nodes):
+            targets = slice(first, first + self.chunk_nodes)
+            edges = self._edges_into(first, min(first + self.chunk_nodes, len(values)))
+            parts.append(attend(sent, received[targets], values[:, tf.newaxis], edges, formulation="fused")[:, 0])
+        return tf.concat(parts, 0)
+
+    def _edges_into(self, first: int, last: int) -> Edges:
+        """The edges into nodes first to last, which count from 0; without the orders that only gradients read."""
+        splits = self.edges.target_splits[first : last + 1]
+        along = slice(splits[0], splits[-1])
+        nothing = self.edges.source_order[:0]
+        return Edges(
+            source=self.edges.source[along],
+            target=self.edges.target[along] - first,
+            source_order=nothing,
+            target_order=nothing,
+            target_splits=splits - splits[0],
+            source_splits=nothing,
+            mask=None if self.edges.mask is None else self.edges.mask[along],
+        )
 
     def _map(self, function: NodeFunction, *arrays: np.ndarray, with_fiedler: bool = False) -> np.ndarray:
         """A function of nodes' rows, chunk by chunk."""

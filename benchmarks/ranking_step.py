@@ -39,11 +39,13 @@ if TYPE_CHECKING:
 WIDTH = 64
 PROGRAM_SEED, QUICK_SEED = 7, 1  # transformers of 7,814 and of 3,367 nodes
 OFFICIAL_BLOCK = 16  # candidates that the plain layout models score at once; more would not fit
+# The official baseline's architecture and inputs.
+OFFICIAL = {"trunk": "graphsage", "fusion": "early", "features": "raw", "readout": "sum"}
 # Contender -> config of the model; None is the straightforward peer.
 LAYOUT = {
     "official": None,
-    "graphsage naive": {"trunk": "graphsage", "fusion": "early"},
-    "graphsage early": {"trunk": "graphsage", "fusion": "early"},
+    "graphsage naive": OFFICIAL,
+    "graphsage early": OFFICIAL,
     "polynormer-local naive": {"trunk": "polynormer-local", "fusion": "early"},
     "polynormer-local early": {"trunk": "polynormer-local", "fusion": "early"},
     "polynormer naive": {"trunk": "polynormer", "fusion": "early"},
@@ -53,7 +55,7 @@ LAYOUT = {
 }
 TILE = {
     "official": None,
-    "graphsage early": {"trunk": "graphsage", "fusion": "early"},
+    "graphsage early": OFFICIAL,
     "polynormer early": {"trunk": "polynormer", "fusion": "early"},
     "polynormer intermediate": {"trunk": "polynormer", "fusion": "intermediate", "num_slot_layers": 0},
 }
@@ -150,61 +152,9 @@ def build_ours(kind: str, data: dict[str, np.ndarray], name: str, options: dict)
 
 
 def build_official(kind: str, num_layers: int) -> object:
-    """The straightforward model: encode(batch) gives nothing, score(batch) computes everything for every candidate."""
-    import tensorflow as tf
+    from official_peers import OfficialLayoutPeer, OfficialTilePeer
 
-    dense = tf.keras.layers.Dense
-
-    class Official(tf.keras.Model):
-        """Prenet, residual graph convolutions that see the candidate again each time, sum and mean, postnet."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.opcodes = tf.keras.layers.Embedding(121, 32)
-            self.prenet = [dense(WIDTH, "leaky_relu"), dense(WIDTH, "leaky_relu")]
-            self.convolutions = [[dense(WIDTH, "leaky_relu"), dense(WIDTH)] for _ in range(num_layers)]
-            self.postnet = [dense(WIDTH, "leaky_relu", use_bias=False), dense(1, use_bias=False)]
-
-        def encode(self, batch: Batch, *, training: bool) -> tf.Tensor:
-            return tf.zeros([])
-
-        def score(self, batch: Batch, encoded: tf.Tensor, *, training: bool) -> tf.Tensor:
-            """Scores [1, k]."""
-            candidates = self.join_candidates(batch)  # [n, k, candidate features]
-            nodes = tf.concat([batch.features, self.opcodes(batch.opcodes)], -1)
-            repeated = tf.repeat(nodes[:, tf.newaxis], tf.shape(candidates)[1], 1)
-            states = tf.concat([repeated, candidates], -1)
-            for layer in self.prenet:
-                states = layer(states)
-            for layers in self.convolutions:
-                mixed = self.mix(tf.concat([candidates, states], -1), batch)
-                for layer in layers:
-                    mixed = layer(mixed)
-                states += tf.nn.leaky_relu(mixed)
-            pooled = tf.concat([tf.reduce_mean(states, 0), tf.reduce_sum(states, 0) / 1000], -1)
-            for layer in self.postnet:
-                pooled = layer(pooled)
-            return pooled[tf.newaxis, :, 0]
-
-        @staticmethod
-        def join_candidates(batch: Batch) -> tf.Tensor:
-            chosen = tf.gather(batch.settings, batch.codes)  # [slots, k, features]
-            if kind == "layout":
-                shape = tf.concat([[tf.shape(batch.features)[0]], tf.shape(chosen)[1:]], 0)
-                return tf.scatter_nd(batch.slot_ops[:, tf.newaxis], chosen, shape)
-            flat = tf.reshape(tf.transpose(chosen, [1, 0, 2]), [1, -1, 3 * chosen.shape[-1]])
-            return tf.repeat(flat, tf.shape(batch.features)[0], 0)
-
-        @staticmethod
-        def mix(states: tf.Tensor, batch: Batch) -> tf.Tensor:
-            """The symmetrically normalised adjacency times the states, normalised anew each time."""
-            edges, count = batch.edges, tf.shape(states)[0]
-            weights = tf.cast(edges.mask, tf.float32)
-            root = tf.math.rsqrt(tf.math.unsorted_segment_sum(weights, edges.target, count))[:, tf.newaxis, tf.newaxis]
-            messages = tf.gather(states * root, edges.source) * weights[:, tf.newaxis, tf.newaxis]
-            return tf.math.unsorted_segment_sum(messages, edges.target, count) * root
-
-    return Official()
+    return (OfficialLayoutPeer if kind == "layout" else OfficialTilePeer)(WIDTH, num_layers)
 
 
 # Measurements, in the worker.

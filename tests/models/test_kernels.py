@@ -82,9 +82,12 @@ def test_attention_gradient_is_finite_difference(edges: Edges, formulation: str)
         np.testing.assert_allclose(np.sum(gradient * step), (up - down) / 2e-6, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("formulation", ["fused", "segments", "unsorted"])
+@pytest.mark.parametrize(
+    ("formulation", "few"), [("fused", NODES), ("fused", NODES - 1), ("segments", 0), ("unsorted", 0)]
+)
 @pytest.mark.parametrize("how", ["sum", "mean", "gcn"])
-def test_aggregates_are_dense_matrices(edges: Edges, how: str, formulation: str) -> None:
+def test_aggregates_are_dense_matrices(edges: Edges, how: str, formulation: str, few: int, monkeypatch) -> None:
+    monkeypatch.setattr(kernels, "_FEW_NODES", few)
     adjacency = dense_adjacency(edges)
     degree = adjacency.sum(1)
     inverse = np.divide(1.0, degree, out=np.zeros(NODES), where=degree > 0)
@@ -127,6 +130,24 @@ def test_unknown_shapes_in_a_graph(edges: Edges, formulation: str) -> None:
     found = tf.function(loss_gradient, input_signature=specs)(scores, values, *fields)
     np.testing.assert_allclose(found[0], brute_attention(scores, scores, values, edges), atol=1e-5)
     assert_close(found, loss_gradient(scores, tf.constant(values), *fields), 1e-5)
+
+
+@pytest.mark.parametrize("few", [NODES, NODES - 1])
+def test_sums_choose_by_the_number_of_nodes_in_a_graph_of_unknown_shapes(edges: Edges, few: int, monkeypatch) -> None:
+    monkeypatch.setattr(kernels, "_FEW_NODES", few)
+    fields = [field for field in as_tensors(edges) if field is not None]
+
+    def run(values: tf.Tensor, *fields: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            out = kernels.aggregate(values, Edges(*fields), how="sum", formulation="fused")
+        return [out, tf.convert_to_tensor(tape.gradient(out, values))]
+
+    specs = [tf.TensorSpec([None, DIM]), *(tf.TensorSpec([None], field.dtype) for field in fields)]
+    values, adjacency = random_states(NODES, DIM), dense_adjacency(edges)
+    out, gradient = tf.function(run, input_signature=specs)(values, *fields)
+    np.testing.assert_allclose(out, adjacency @ values, atol=1e-5)
+    np.testing.assert_allclose(gradient, adjacency.T @ np.ones_like(values), atol=1e-5)
 
 
 @pytest.mark.parametrize("formulation", ["fused", "segments", "unsorted"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tpugraphs_polynormer.models.base_trunk import Trunk
 from tpugraphs_polynormer.models.building import build_layers
 from tpugraphs_polynormer.models.convolutions import GraphAttention, GraphConvolution, Linear, SageConvolution
 from tpugraphs_polynormer.models.dropout import Dropout
@@ -12,7 +13,7 @@ from tpugraphs_polynormer.models.frontier import Frontier, Hop, layer_edges
 from tpugraphs_polynormer.models.polynormer import Polynormer
 
 
-class BaselineTrunk(tf.keras.layers.Layer):
+class BaselineTrunk(Trunk):
     """Convolutions with ReLU and dropout after each: [num_nodes, (candidates,) dim] -> [..., hidden_dim].
 
     Args:

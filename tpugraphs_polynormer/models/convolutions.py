@@ -22,6 +22,11 @@ class Linear(tf.keras.layers.Dense):
         self.bias_initializer = tf.keras.initializers.RandomUniform(-limit, limit)
         super().build(shape)
 
+    def call(self, states: tf.Tensor) -> tf.Tensor:
+        # As a matrix: TensorFlow then adds the bias and activates within the product, without another pass.
+        rows = super().call(tf.reshape(states, [-1, states.shape[-1]]))
+        return tf.reshape(rows, tf.concat([tf.shape(states)[:-1], [self.units]], 0))
+
 
 class GraphAttention(tf.keras.layers.Layer):
     """GAT: per head h, out_i = sum_j softmax_j(leaky_relu(a_source.x_j + a_target.x_i)) x_j with x = states W.
@@ -91,20 +96,26 @@ class GraphConvolution(tf.keras.layers.Layer):
         self.bias = self.add_weight("bias", [self.units], initializer="zeros")
         super().build(shape)
 
-    def call(self, states: tf.Tensor, edges: Edges | Hop) -> tf.Tensor:
-        combine = aggregate_hop if isinstance(edges, Hop) else aggregate
-        return combine(self.project(states), edges, how="gcn", formulation=self.formulation) + self.bias
+    def call(self, states: tf.Tensor, edges: Edges | Hop, added: tf.Tensor | None = None) -> tf.Tensor:
+        """`added` joins the projected states: like them, or with a Hop those of its first nodes."""
+        projected = self.project(states)
+        if isinstance(edges, Hop):
+            projected = projected if added is None else edges.add_first(projected, added)
+            return aggregate_hop(projected, edges, how="gcn", formulation=self.formulation) + self.bias
+        projected = projected if added is None else projected + added
+        return aggregate(projected, edges, how="gcn", formulation=self.formulation) + self.bias
 
     def get_config(self) -> dict:
         return {**super().get_config(), "units": self.units, "formulation": self.formulation}
 
 
 class SageConvolution(tf.keras.layers.Layer):
-    """GraphSAGE with mean pooling: out_i = mean_j(states_j) W_neighbor + b + states_i W_self; shapes as in GCN."""
+    """GraphSAGE: out_i = mean_j(states_j) W_neighbor + b + states_i W_self; shapes as in GCN. `how`: mean or sum."""
 
-    def __init__(self, *, units: int, formulation: str = "auto", **kwargs):
+    def __init__(self, *, units: int, how: str = "mean", formulation: str = "auto", **kwargs):
         super().__init__(**kwargs)
         self.units = units
+        self.how = how
         self.formulation = formulation
         self.from_neighbors = Linear(units, name="from_neighbors")
         self.from_self = Linear(units, use_bias=False, name="from_self")
@@ -116,15 +127,15 @@ class SageConvolution(tf.keras.layers.Layer):
     def call(self, states: tf.Tensor, edges: Edges | Hop) -> tf.Tensor:
         if isinstance(edges, Hop):
             return self._convolve_hop(states, edges)
-        pooled = aggregate(states, edges, how="mean", formulation=self.formulation)
+        pooled = aggregate(states, edges, how=self.how, formulation=self.formulation)
         return self.from_neighbors(pooled) + self.from_self(states)
 
     def _convolve_hop(self, states: tf.Tensor, hop: Hop) -> tf.Tensor:
-        # Projected first, as a mean allows: the input has fewer rows than the output.
+        # Projected first, as means and sums allow: the input has fewer rows than the output.
         projected = states @ tf.cast(self.from_neighbors.kernel, states.dtype)
-        pooled = aggregate_hop(projected, hop, how="mean", formulation=self.formulation)
+        pooled = aggregate_hop(projected, hop, how=self.how, formulation=self.formulation)
         own = tf.nn.bias_add(self.from_self(states), tf.cast(self.from_neighbors.bias, states.dtype))
         return pooled + hop.expand(own)
 
     def get_config(self) -> dict:
-        return {**super().get_config(), "units": self.units, "formulation": self.formulation}
+        return {**super().get_config(), "units": self.units, "how": self.how, "formulation": self.formulation}

@@ -52,6 +52,13 @@ class Hop:
         varying, begin, shared = self.cut(rows, self.after)
         return tf.concat([varying, tf.repeat(begin, self.num_candidates, axis=0), shared], 0)
 
+    def add_first(self, rows: tf.Tensor, added: tf.Tensor) -> tf.Tensor:
+        """Rows of the input plus [first nodes, candidates, dim] at the front."""
+        added = tf.reshape(added, [-1, added.shape[-1]])
+        count = tf.shape(added)[0]
+        first, others = tf.split(rows, tf.stack([count, tf.shape(rows)[0] - count]), num=2)
+        return tf.concat([first + added, others], 0)
+
     def spread(self, varying: tf.Tensor, shared: tf.Tensor) -> tf.Tensor:
         """Rows of varying nodes and of the shared nodes next to them -> [nodes, candidates, ...]."""
         tail = varying.shape[1:].as_list()
@@ -193,6 +200,8 @@ def aggregate_hop(rows: tf.Tensor, hop: Hop, *, how: str, formulation: str) -> t
     begin, shared = tf.split(shared, tf.stack([hop.after, edges.num_nodes - hop.after]), num=2)
     varying = tf.reshape(varying, [hop.after, hop.num_candidates, dim]) + begin[:, tf.newaxis]
     summed = hop.join(varying, shared)
+    if how == "sum":
+        return summed
     scale = tf.sqrt(inverse) if how == "gcn" else inverse
     return summed * tf.cast(_row_values(scale, hop.after, hop.num_candidates), rows.dtype)
 

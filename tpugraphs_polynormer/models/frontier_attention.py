@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tpugraphs_polynormer.models.frontier import Frontier
 from tpugraphs_polynormer.models.global_attention import GlobalAttention, block_layout, to_blocks
+from tpugraphs_polynormer.models.heads import pool
 
 
 class _Blocks(NamedTuple):
@@ -61,19 +62,12 @@ def pool_parts(
     parts: tuple[tf.Tensor, ...], frontier: Frontier, weights: tf.Tensor, num_graphs: int | tf.Tensor
 ) -> tf.Tensor:
     """Parts and the weights of each node [num_nodes, 1 or dim] -> [graphs, candidates, dim]: sums over each graph."""
-    per_graph = tf.one_hot(frontier.graphs, num_graphs)  # [num_nodes, graphs]
-    of_parts = (frontier.split_nodes(per_graph), frontier.split_nodes(weights))
-    pooled = 0.0
-    for part, members, part_weights in zip(parts, *of_parts, strict=True):
-        if weights.shape[-1] == 1:
-            members *= part_weights  # cheaper than the states, which are larger
-            weighted = tf.cast(part, tf.float32)
-        else:
-            weighted = tf.cast(part, tf.float32) * part_weights[:, tf.newaxis]
-        width = -1 if part.shape[1] is None else part.shape[1] * part.shape[2]
-        summed = tf.matmul(members, tf.reshape(weighted, [tf.shape(part)[0], width]), transpose_a=True)
-        pooled += tf.reshape(summed, tf.concat([[num_graphs], tf.shape(part)[1:]], 0))
-    return tf.cast(pooled, parts[0].dtype)
+    of_parts = (frontier.split_nodes(weights), frontier.split_nodes(frontier.graphs))
+    varying, shared = (
+        pool(part, part_weights, graphs, num_graphs)
+        for part, part_weights, graphs in zip(parts, *of_parts, strict=True)
+    )
+    return varying + shared
 
 
 def _lay_out(graphs: tf.Tensor, num_graphs: int | tf.Tensor, block_nodes: int) -> _Blocks:

@@ -10,9 +10,17 @@ from tpugraphs_polynormer.models.dropout import Dropout
 
 
 def pool(states: tf.Tensor, weights: tf.Tensor, graphs: tf.Tensor, num_graphs: int | tf.Tensor) -> tf.Tensor:
-    """[s, k, dim] of nodes, weighted by [s, 1 or dim] -> sums [G, k, dim] of graphs."""
-    weighted = tf.cast(states, tf.float32) * weights[:, tf.newaxis]
-    return tf.cast(tf.math.unsorted_segment_sum(weighted, graphs, num_graphs), states.dtype)
+    """[s, k, dim] of nodes, weighted by [s, 1 or dim] -> sums [G, k, dim] of graphs, as one product of matrices."""
+    members = tf.one_hot(graphs, num_graphs)  # [s, G]
+    wide = tf.cast(states, tf.float32)
+    if weights.shape[-1] == 1:
+        members *= weights  # cheaper than the states, which are larger
+    else:
+        wide *= weights[:, tf.newaxis]
+    shape = tf.shape(states)
+    width = states.shape[1:].num_elements() or shape[1] * states.shape[2]
+    summed = tf.matmul(members, tf.reshape(wide, [shape[0], width]), transpose_a=True)
+    return tf.cast(tf.reshape(summed, [num_graphs, -1, states.shape[2]]), states.dtype)
 
 
 def pool_weights(graphs: tf.Tensor, mask: tf.Tensor, num_graphs: int | tf.Tensor, how: str) -> tf.Tensor:

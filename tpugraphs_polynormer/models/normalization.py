@@ -1,8 +1,10 @@
-"""Normalisation with float32 statistics: layer norm with a lean gradient, batch norm that ignores padding nodes."""
+"""Normalisation in float32: layer norm and unit length with lean gradients, batch norm that ignores padding nodes."""
 
 from __future__ import annotations
 
 import tensorflow as tf
+
+from tpugraphs_polynormer.models.kernels import in_xla
 
 EPSILON = 1e-5  # the authors'
 
@@ -26,6 +28,25 @@ def layer_norm(states: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor):
         scale_gradient = tf.reduce_sum(upstream * normalized, rows)
         offset_gradient = tf.reduce_sum(upstream, rows)
         return tf.cast(states_gradient, states.dtype), scale_gradient, offset_gradient
+
+    return tf.cast(out, states.dtype), gradient
+
+
+@tf.custom_gradient
+def l2_normalize(states: tf.Tensor):
+    """Rows of length 1, zeros where a row is 0; two passes forwards, and nothing kept but the result."""
+    wide = tf.cast(states, tf.float32)
+    if in_xla():  # which fuses the square into the sum, and knows no op for the length
+        length = tf.sqrt(tf.reduce_sum(tf.square(wide), -1, keepdims=True))
+    else:
+        length = tf.math.reduce_euclidean_norm(wide, -1, keepdims=True)
+    inverse = tf.math.reciprocal_no_nan(length)
+    out = wide * inverse
+
+    def gradient(upstream: tf.Tensor) -> tf.Tensor:
+        upstream = tf.cast(upstream, tf.float32)
+        along = tf.reduce_sum(upstream * out, -1, keepdims=True)
+        return tf.cast((upstream - out * along) * inverse, states.dtype)
 
     return tf.cast(out, states.dtype), gradient
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tpugraphs_polynormer.models.base_trunk import Trunk
 from tpugraphs_polynormer.models.building import build_layers
 from tpugraphs_polynormer.models.convolutions import Linear
 from tpugraphs_polynormer.models.dropout import Dropout
@@ -40,7 +41,7 @@ _SETTINGS = (
 )
 
 
-class Polynormer(tf.keras.layers.Layer):
+class Polynormer(Trunk):
     """Polynormer: node states [num_nodes, (candidates,) dim] -> [num_nodes, (candidates,) num_heads * head_dim].
 
     X_local is the sum of the local layers' outputs. In phase `local` (the warm-up) it is the result; in phase `global`

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
@@ -20,7 +22,7 @@ from tpugraphs_polynormer.models.kernels import in_xla
 from tpugraphs_polynormer.models.layout_sizes import sizes_in_order, tensor_dims
 from tpugraphs_polynormer.models.polynormer import Polynormer
 from tpugraphs_polynormer.models.slot_graph import build_slot_edges, find_origins
-from tpugraphs_polynormer.models.trunks import build_slot_trunk, build_trunk
+from tpugraphs_polynormer.models.trunks import build_ranking_trunk, build_slot_trunk
 
 
 class RankingModel(tf.keras.Model):
@@ -55,18 +57,20 @@ class RankingModel(tf.keras.Model):
             name="nodes",
         )
         self.setting_encoder = SettingEncoder(kind=kind, layout_embedding=layout_embedding, raw=raw, name="settings")
+        self.input_dropout = Dropout(rate=config.input_dropout_rate)
+        self.trunk = build_ranking_trunk(config, kind)
+        early = config.fusion == "early"
+        self.choice_dim = self.trunk.join_dim * (1 + self.trunk.num_rejoins) if early else config.hidden_dim
         num_roles = 1 if kind == "layout" else NUM_TILE_SLOTS
-        self.node_projection = Linear(config.hidden_dim, name="node_projection")
-        self.setting_projection = Linear(config.hidden_dim * num_roles, use_bias=False, name="setting_projection")
+        self.node_projection = Linear(self.trunk.join_dim, name="node_projection")
+        self.setting_projection = Linear(self.choice_dim * num_roles, use_bias=False, name="setting_projection")
         self.knows_sizes = kind == "layout" and not raw
         if self.knows_sizes:
-            self.size_projection = Linear(config.hidden_dim, use_bias=False, name="size_projection")
-        self.input_dropout = Dropout(rate=config.input_dropout_rate)
-        self.trunk = build_trunk(config)
+            self.size_projection = Linear(self.choice_dim, use_bias=False, name="size_projection")
         self.slot_trunk = None
-        if config.fusion == "intermediate":
+        if not early:
             if config.num_slot_layers:
-                self.slot_trunk = build_slot_trunk(config)
+                self.slot_trunk = build_slot_trunk(config, kind)
             self.fusion = FusionHead(
                 dim=config.hidden_dim,
                 num_layers=config.num_fusion_layers,
@@ -99,7 +103,7 @@ class RankingModel(tf.keras.Model):
         states = self.node_projection(self.input_dropout(inputs, training=training))
         if self.config.fusion == "early":
             return states
-        return self._run_trunk(batch, batch.edges, tf.nn.relu(states), training)
+        return self._run_trunk(batch, batch.edges, self.trunk.begin(states, batch.edges), training)
 
     def score(self, batch: Batch, encoded: tf.Tensor, *, training: bool | None = None) -> tf.Tensor:
         """Scores of the batch's candidates, given `encode` of its graphs."""
@@ -107,8 +111,7 @@ class RankingModel(tf.keras.Model):
         if self.config.fusion == "early" and self.frontier and not in_xla():
             pooled = self._score_frontier(batch, encoded, choices, training)
         elif self.config.fusion == "early":
-            states = tf.nn.relu(encoded[:, tf.newaxis] + self._place_choices(batch, choices))
-            states = self._run_trunk(batch, batch.edges, states, training)
+            states = self._score_naively(batch, encoded, choices, training)
             pooled = pool(states, self._op_weights(batch, encoded), batch.op_graphs, batch.num_graphs)
         else:
             pooled = self._fuse(batch, encoded, choices, training)
@@ -117,8 +120,15 @@ class RankingModel(tf.keras.Model):
         return tf.cast(self.output_layer(self.hidden(pooled))[..., 0], tf.float32)
 
     def _run_trunk(
-        self, batch: Batch, edges: Edges | Frontier, states: tf.Tensor, training: bool | None
+        self,
+        batch: Batch,
+        edges: Edges | Frontier,
+        states: tf.Tensor,
+        training: bool | None,
+        choices: Sequence[tf.Tensor] = (),
     ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
+        """`choices`: one for each of the trunk's layers that sees them again."""
+        again = {"choices": list(choices)} if choices else {}
         return self.trunk(
             states,
             edges,
@@ -126,10 +136,11 @@ class RankingModel(tf.keras.Model):
             num_components=batch.num_graphs,
             node_mask=batch.op_mask,
             training=training,
+            **again,
         )
 
     def _project_settings(self, batch: Batch) -> tf.Tensor:
-        """Layout: [s, k, dim], what each slot is set to. Tile: [G, k, dim], all bounds of a candidate together."""
+        """Layout: [s, k, choice_dim], what each slot is set to. Tile: [G, k, choice_dim], all bounds of a candidate."""
         projected = self.setting_projection(self.setting_encoder(batch.settings))
         if self.kind == "layout":
             choices = tf.gather(projected, batch.codes)
@@ -139,15 +150,20 @@ class RankingModel(tf.keras.Model):
                 choices += self.size_projection(tf.cast(sizes, choices.dtype))
             return choices
         roles = tf.minimum(batch.slot_roles, NUM_TILE_SLOTS - 1)
-        table = tf.reshape(projected, [-1, self.config.hidden_dim])  # [v * roles, dim]
+        table = tf.reshape(projected, [-1, self.choice_dim])  # [v * roles, choice_dim]
         chosen = tf.gather(table, batch.codes * NUM_TILE_SLOTS + roles[:, tf.newaxis])
         return tf.math.unsorted_segment_sum(chosen, batch.slot_graphs, batch.num_graphs)
 
-    def _place_choices(self, batch: Batch, choices: tf.Tensor) -> tf.Tensor:
-        """[n, k, dim]: the choices at their ops, 0 at ops that no slot decides."""
-        if self.kind == "layout":
-            return tf.math.unsorted_segment_sum(choices, batch.slot_ops, batch.edges.num_nodes)
-        return tf.gather(choices, batch.op_graphs)
+    def _score_naively(self, batch: Batch, encoded: tf.Tensor, choices: tf.Tensor, training: bool | None) -> tf.Tensor:
+        """Early fusion with a state of every node for every candidate: [n, k, dim]."""
+        if self.kind == "tile":
+            states = self.trunk.begin(encoded, batch.edges, choices, batch.op_graphs)
+            return self._run_trunk(batch, batch.edges, states, training)
+        # At the ops that slots decide; 0 at the others.
+        placed = tf.math.unsorted_segment_sum(choices, batch.slot_ops, batch.edges.num_nodes)
+        first, *others = tf.split(placed, 1 + self.trunk.num_rejoins, -1)
+        states = self.trunk.activation(encoded[:, tf.newaxis] + first)
+        return self._run_trunk(batch, batch.edges, states, training, others)
 
     def _score_frontier(self, batch: Batch, encoded: tf.Tensor, choices: tf.Tensor, training: bool | None) -> tf.Tensor:
         """What the naive computation gives, [G, k, dim], with the states of a Frontier."""
@@ -163,8 +179,10 @@ class RankingModel(tf.keras.Model):
         num_starts = frontier.sizes[0]
         places = tf.where(batch.slot_mask, tf.gather(frontier.place, batch.slot_ops), -1)  # -1: summed nowhere
         placed = tf.math.unsorted_segment_sum(choices, places, num_starts)
-        first = tf.nn.relu(tf.gather(encoded, frontier.order[:num_starts])[:, tf.newaxis] + placed)
-        parts = self._run_trunk(batch, frontier, frontier.start(tf.nn.relu(encoded), first), training)
+        first, *others = tf.split(placed, 1 + self.trunk.num_rejoins, -1)
+        activation = self.trunk.activation
+        first = activation(tf.gather(encoded, frontier.order[:num_starts])[:, tf.newaxis] + first)
+        parts = self._run_trunk(batch, frontier, frontier.start(activation(encoded), first), training, others)
         weights = tf.gather(self._op_weights(batch, encoded), frontier.order)
         return pool_parts(parts, frontier, weights, batch.num_graphs)
 

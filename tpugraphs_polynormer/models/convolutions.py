@@ -57,14 +57,14 @@ class GraphAttention(tf.keras.layers.Layer):
         if isinstance(edges, Hop):
             return self._attend_hop(projected, edges)
         shape = tf.shape(projected)
-        heads = tf.reshape(projected, tf.concat([shape[:-1], [self.num_heads, self.head_dim]], 0))
         # A (candidate, head) pair is one slot of the kernel: candidates cost no loop.
         slots = self.num_heads * (states.shape[1:-1].num_elements() or -1)
         slots = slots if slots > 0 else self.num_heads * shape[1]
+        source_scores, target_scores = self._score(projected)
         attended = attend(
-            tf.reshape(tf.reduce_sum(heads * self.source_weight, -1), [shape[0], slots]),
-            tf.reshape(tf.reduce_sum(heads * self.target_weight, -1), [shape[0], slots]),
-            tf.reshape(heads, [shape[0], slots, self.head_dim]),
+            tf.reshape(source_scores, [shape[0], slots]),
+            tf.reshape(target_scores, [shape[0], slots]),
+            tf.reshape(projected, [shape[0], slots, self.head_dim]),
             edges,
             formulation=self.formulation,
         )
@@ -72,10 +72,16 @@ class GraphAttention(tf.keras.layers.Layer):
 
     def _attend_hop(self, projected: tf.Tensor, hop: Hop) -> tf.Tensor:
         heads = tf.reshape(projected, [-1, self.num_heads, self.head_dim])
-        source_scores = tf.reduce_sum(heads * self.source_weight, -1)
-        target_scores = tf.reduce_sum(heads * self.target_weight, -1)
-        attended = attend_hop(source_scores, target_scores, heads, hop, formulation=self.formulation)
+        attended = attend_hop(*self._score(projected), heads, hop, formulation=self.formulation)
         return tf.reshape(attended, [-1, self.num_heads * self.head_dim])
+
+    def _score(self, projected: tf.Tensor) -> list[tf.Tensor]:
+        """a_source.x and a_target.x of each head, [rows, num_heads] each, as one product of matrices."""
+        own_head = tf.repeat(tf.eye(self.num_heads, dtype=projected.dtype), self.head_dim, 0)  # [width, num_heads]
+        weights = [tf.cast(weight, projected.dtype) for weight in (self.source_weight, self.target_weight)]
+        matrix = tf.concat([own_head * tf.reshape(weight, [-1, 1]) for weight in weights], 1)
+        rows = tf.reshape(projected, [-1, self.num_heads * self.head_dim])
+        return tf.split(rows @ matrix, 2, -1)
 
     def get_config(self) -> dict:
         own = {"num_heads": self.num_heads, "head_dim": self.head_dim, "formulation": self.formulation}

@@ -131,5 +131,10 @@ def build_convolution(conv: str, *, num_heads: int, head_dim: int, formulation: 
 def gated_product(
     factor: tf.Tensor, mixed: tf.Tensor, gate: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor
 ) -> tf.Tensor:
-    """(1 - gate) * LayerNorm(factor * mixed) + gate * mixed (Eq. 12)."""
-    return (1 - gate) * layer_norm(factor * mixed, scale, offset) + gate * mixed
+    """(1 - gate) * LayerNorm(factor * mixed) + gate * mixed (Eq. 12); gate [dim], or [num_nodes, (1,) dim]."""
+    product = factor * mixed
+    if gate.shape.rank > 1:
+        return (1 - gate) * layer_norm(product, scale, offset) + gate * mixed
+    # One vector for all nodes goes into the norm's own, which spares passes over the states.
+    rest = tf.cast(1 - gate, scale.dtype)
+    return layer_norm(product, rest * scale, rest * offset) + gate * mixed

@@ -13,10 +13,11 @@ EPSILON = 1e-5  # the authors'
 def layer_norm(states: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor):
     """Normalises the last axis; keeps only `states` and two numbers per row for the backward pass."""
     wide = tf.cast(states, tf.float32)
-    mean, variance = tf.nn.moments(wide, [-1], keepdims=True)
-    inverse = tf.math.rsqrt(variance + EPSILON)
+    mean = tf.reduce_mean(wide, -1, keepdims=True)
+    centered = wide - mean
+    inverse = tf.math.rsqrt(tf.square(_lengths(centered)) / states.shape[-1] + EPSILON)
     scale, offset = tf.cast(scale, tf.float32), tf.cast(offset, tf.float32)
-    out = (wide - mean) * inverse * scale + offset
+    out = centered * inverse * scale + offset
 
     def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         upstream = tf.cast(upstream, tf.float32)
@@ -36,11 +37,7 @@ def layer_norm(states: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor):
 def l2_normalize(states: tf.Tensor):
     """Rows of length 1, zeros where a row is 0; two passes forwards, and nothing kept but the result."""
     wide = tf.cast(states, tf.float32)
-    if in_xla():  # which fuses the square into the sum, and knows no op for the length
-        length = tf.sqrt(tf.reduce_sum(tf.square(wide), -1, keepdims=True))
-    else:
-        length = tf.math.reduce_euclidean_norm(wide, -1, keepdims=True)
-    inverse = tf.math.reciprocal_no_nan(length)
+    inverse = tf.math.reciprocal_no_nan(_lengths(wide))
     out = wide * inverse
 
     def gradient(upstream: tf.Tensor) -> tf.Tensor:
@@ -49,6 +46,13 @@ def l2_normalize(states: tf.Tensor):
         return tf.cast((upstream - out * along) * inverse, states.dtype)
 
     return tf.cast(out, states.dtype), gradient
+
+
+def _lengths(rows: tf.Tensor) -> tf.Tensor:
+    """[..., 1]: the Euclidean lengths of [..., dim], without an array of squares."""
+    if in_xla():  # which fuses the square into the sum, and knows no op for the length
+        return tf.sqrt(tf.reduce_sum(tf.square(rows), -1, keepdims=True))
+    return tf.math.reduce_euclidean_norm(rows, -1, keepdims=True)
 
 
 class LayerNorm(tf.keras.layers.Layer):

@@ -170,15 +170,10 @@ def test_prefix_grows_by_one_hop_per_layer() -> None:
     graph = {"graphs": batch.op_graphs, "node_mask": batch.op_mask}
     frontier = build_frontier(batch.edges, starts, num_hops=3, num_candidates=2, **graph)
     # A path with edges 0 - 2, 5 - 7, 10 - 12, 15 - 17 besides.
-    assert [int(size) for size in frontier.sizes] == [1, 3, 4, 5, 6]
+    assert [int(size) for size in frontier.sizes] == [1, 3, 4, 5]
     assert frontier.order.numpy().tolist() == list(range(20))
     hops = frontier.hops(4)
-    assert [(int(hop.before), int(hop.after), int(hop.reach)) for hop in hops] == [
-        (1, 3, 4),
-        (3, 4, 5),
-        (4, 5, 6),
-        (5, 5, 6),
-    ]
+    assert [(int(hop.before), int(hop.after)) for hop in hops] == [(1, 3), (3, 4), (4, 5), (5, 5)]
 
 
 def test_expand_copies_what_begins_to_vary() -> None:
@@ -189,7 +184,33 @@ def test_expand_copies_what_begins_to_vary() -> None:
     (hop,) = frontier.hops(1)
     assert hop.expand(rows).numpy()[:, 0].tolist() == [1, 2, 3, 3, 4, 4, 5, 6]
     assert hop.row_weights().numpy().tolist() == [1, 1, 1, 1, 1, 1, 2, 2]
-    assert hop.spread(*hop.cut(rows, 4)[:2]).numpy()[..., 0].tolist() == [[1, 2], [3, 3], [4, 4], [5, 5]]
+
+
+def test_rows_are_connected_as_their_nodes_are() -> None:
+    """Every edge of every candidate once, except into nodes that are still shared; both orders are orders."""
+    batch, k = make_batch([9], [[4]]), 3
+    graph = {"graphs": batch.op_graphs, "node_mask": batch.op_mask}
+    frontier = build_frontier(batch.edges, tf.range(9) == 4, num_hops=2, num_candidates=k, **graph)
+    joined = set(zip(frontier.edges.source.numpy().tolist(), frontier.edges.target.numpy().tolist(), strict=True))
+    for hop in frontier.hops(3):
+        before, after, edges = int(hop.before), int(hop.after), hop.connect_rows()
+
+        def row(node: int, candidate: int, varying: int) -> int:
+            return node * k + candidate if node < varying else varying * k + node - varying
+
+        expected = [
+            (row(source, candidate, before), row(target, candidate, after))
+            for source, target in joined
+            for candidate in range(k if target < after else 1)
+        ]
+        found = list(zip(edges.source.numpy().tolist(), edges.target.numpy().tolist(), strict=True))
+        assert sorted(found) == sorted(expected)
+        assert (np.diff(edges.target) >= 0).all() and (np.diff(edges.source.numpy()[edges.source_order]) >= 0).all()
+        np.testing.assert_array_equal(edges.source_order.numpy()[edges.target_order], np.arange(len(found)))
+        rows = [(edges.target, edges.target_splits, 9 + (k - 1) * after)]
+        rows += [(edges.source, edges.source_splits, 9 + (k - 1) * before)]
+        for ids, splits, count in rows:
+            np.testing.assert_array_equal(np.diff(splits), np.bincount(ids, minlength=count))
 
 
 def test_selected_edges_sum_as_a_dense_block_does() -> None:

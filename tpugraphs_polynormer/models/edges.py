@@ -92,8 +92,8 @@ def build_edges_tf(
         target=target,
         source_order=source_order,
         target_order=tf.argsort(source_order),
-        target_splits=_splits_tf(target, num_nodes),
-        source_splits=_splits_tf(source, num_nodes),
+        target_splits=count_splits(target, num_nodes),
+        source_splits=count_splits(source, num_nodes),
         mask=None if mask is None else tf.gather(mask, order),
     )
 
@@ -143,8 +143,8 @@ def select_edges(
         target=target,
         source_order=order,
         target_order=tf.math.invert_permutation(order),
-        target_splits=_splits_tf(target, last_target - first_target),
-        source_splits=_splits_tf(source, last_source - first_source),
+        target_splits=count_splits(target, last_target - first_target),
+        source_splits=count_splits(source, last_source - first_source),
         mask=None if edges.mask is None else tf.boolean_mask(edges.mask, keep),
     )
 
@@ -170,7 +170,8 @@ def _splits(sorted_ids: np.ndarray, num_nodes: int) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
 
-def _splits_tf(ids: tf.Tensor, num_nodes: int | tf.Tensor) -> tf.Tensor:
+def count_splits(ids: tf.Tensor, num_nodes: int | tf.Tensor) -> tf.Tensor:
+    """[num_nodes + 1]: where each node's run begins in the sorted ids."""
     counts = tf.math.unsorted_segment_sum(tf.ones_like(ids), ids, num_nodes)
     return tf.pad(tf.cumsum(counts), [[1, 0]])
 

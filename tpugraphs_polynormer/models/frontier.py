@@ -20,22 +20,18 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from tpugraphs_polynormer.models.edges import Edges, build_edges_tf, select_edges
+from tpugraphs_polynormer.models.edges import Edges, build_edges_tf, count_splits, select_edges
 from tpugraphs_polynormer.models.kernels import aggregate, attend, inverse_degree
 
 
 @dataclass(frozen=True)
 class Hop:
-    """One layer's step: `before` nodes vary in its input, `after` in its output; `reach` nodes can be sources of these.
-
-    All node ids are places in the frontier's order.
-    """
+    """One layer's step: `before` nodes vary in its input, `after` in its output. Node ids are places in the order."""
 
     edges: Edges  # among all nodes, without masked ones
     num_candidates: int | tf.Tensor
     before: tf.Tensor
     after: tf.Tensor
-    reach: tf.Tensor
     node_mask: tf.Tensor  # [num_nodes] bool
 
     def cut(self, rows: tf.Tensor, num_nodes: tf.Tensor) -> list[tf.Tensor]:
@@ -59,16 +55,59 @@ class Hop:
         first, others = tf.split(rows, tf.stack([count, tf.shape(rows)[0] - count]), num=2)
         return tf.concat([first + added, others], 0)
 
-    def spread(self, varying: tf.Tensor, shared: tf.Tensor) -> tf.Tensor:
-        """Rows of varying nodes and of the shared nodes next to them -> [nodes, candidates, ...]."""
-        tail = varying.shape[1:].as_list()
-        copies = tf.repeat(shared[:, tf.newaxis], self.num_candidates, axis=1)
-        return tf.concat([tf.reshape(varying, [-1, self.num_candidates, *tail]), copies], 0)
-
     def join(self, varying: tf.Tensor, shared: tf.Tensor) -> tf.Tensor:
         """[after, candidates, ...] and [num_nodes - after, ...] -> rows of the output."""
         tail = shared.shape[1:].as_list()
         return tf.concat([tf.reshape(varying, [-1, *tail]), shared], 0)
+
+    def connect_rows(self) -> Edges:
+        """The edges among rows: from rows of the input to rows of the output.
+
+        An edge into a node that varies stands once for each candidate, from the source's row of that candidate or from
+        its only one; an edge into a shared node stands once. Both orders follow from those of `edges`: no sort.
+        """
+        edges, k, before, after = self.edges, self.num_candidates, self.before, self.after
+        counts = edges.target_splits[1:] - edges.target_splits[:-1]
+        num_into_varying = edges.target_splits[after]
+
+        def place(edge: tf.Tensor, candidate: tf.Tensor) -> tf.Tensor:
+            """Where an edge (of a candidate) stands: by target, then candidate, then as in `edges`."""
+            target = tf.gather(edges.target, edge)
+            first = tf.gather(edges.target_splits, target)
+            in_varying = k * first + candidate * tf.gather(counts, target) + edge - first
+            return tf.where(target < after, in_varying, edge + (k - 1) * num_into_varying)
+
+        into_varying, candidate = _for_each_candidate(edges.target[:num_into_varying], edges.target_splits, k)
+        source = tf.gather(edges.source, into_varying)
+        source = tf.concat(
+            [
+                tf.where(source < before, source * k + candidate, source + (k - 1) * before),
+                edges.source[num_into_varying:] + (k - 1) * before,
+            ],
+            0,
+        )
+        target = tf.repeat(edges.target[:num_into_varying], k) * k + candidate
+        target = tf.concat([target, edges.target[num_into_varying:] + (k - 1) * after], 0)
+
+        by_source = edges.source_order
+        num_from_varying = edges.source_splits[before]
+        sources = tf.gather(edges.source, by_source[:num_from_varying])
+        from_varying, of_candidate = _for_each_candidate(sources, edges.source_splits, k)
+        from_shared = by_source[num_from_varying:]
+        copies = tf.where(tf.gather(edges.target, from_shared) < after, k, 1)
+        number, of_copy = _repeat_each(copies)
+        order = tf.concat(
+            [place(tf.gather(by_source, from_varying), of_candidate), place(tf.gather(from_shared, number), of_copy)], 0
+        )
+        row_counts = tf.concat([tf.repeat(counts[:after], k), counts[after:]], 0)
+        return Edges(
+            source=source,
+            target=target,
+            source_order=order,
+            target_order=tf.math.invert_permutation(order),
+            target_splits=tf.pad(tf.cumsum(row_counts), [[1, 0]]),
+            source_splits=count_splits(source, edges.num_nodes + (k - 1) * before),
+        )
 
     def row_weights(self) -> tf.Tensor:
         """[rows of the output]: how often each row stands in the naive [n, candidates, dim]; 0 for padding."""
@@ -84,7 +123,7 @@ class Frontier:
     edges: Edges  # in frontier order
     order: tf.Tensor  # [num_nodes], the nodes by hops
     place: tf.Tensor  # [num_nodes], where each node stands in the order
-    sizes: list[tf.Tensor]  # nodes within 0, 1, ..., num_hops + 1 hops
+    sizes: list[tf.Tensor]  # nodes within 0, 1, ..., num_hops hops
     num_candidates: int | tf.Tensor
     graphs: tf.Tensor  # [num_nodes] int32, in frontier order
     node_mask: tf.Tensor  # [num_nodes] bool, in frontier order
@@ -92,11 +131,11 @@ class Frontier:
     @property
     def num_varying(self) -> tf.Tensor:
         """Nodes that vary after the last layer."""
-        return self.sizes[-2]
+        return self.sizes[-1]
 
     def hops(self, num_layers: int) -> list[Hop]:
         """The steps of `num_layers` layers; after `num_hops` of them nothing spreads any more."""
-        last = len(self.sizes) - 2
+        last = len(self.sizes) - 1
         ends = [(min(layer, last), min(layer + 1, last)) for layer in range(num_layers)]
         return [
             Hop(
@@ -104,7 +143,6 @@ class Frontier:
                 num_candidates=self.num_candidates,
                 before=self.sizes[before],
                 after=self.sizes[after],
-                reach=self.sizes[after + 1],
                 node_mask=self.node_mask,
             )
             for before, after in ends
@@ -146,14 +184,14 @@ def build_frontier(
     source, target = edges.source, edges.target
     if edges.mask is not None:
         source, target = tf.boolean_mask(source, edges.mask), tf.boolean_mask(target, edges.mask)
-    hops = count_hops(source, target, starts, num_hops + 1)
+    hops = count_hops(source, target, starts, num_hops)
     order = tf.argsort(hops, stable=True)
     place = tf.math.invert_permutation(order)
     return Frontier(
         edges=build_edges_tf(tf.gather(place, source), tf.gather(place, target), edges.num_nodes),
         order=order,
         place=place,
-        sizes=[tf.reduce_sum(tf.cast(hops <= hop, tf.int32)) for hop in range(num_hops + 2)],
+        sizes=[tf.reduce_sum(tf.cast(hops <= hop, tf.int32)) for hop in range(num_hops + 1)],
         num_candidates=num_candidates,
         graphs=tf.gather(graphs, order),
         node_mask=tf.gather(node_mask, order),
@@ -213,31 +251,29 @@ def attend_hop(
 
     A node that varies weighs all its neighbours by candidate; one that does not has shared neighbours only.
     """
-    edges = hop.edges
-    heads, dim = values.shape[1:]
-    slots = hop.num_candidates * heads
-    into_varying = select_edges(edges, edges.target < hop.after, sources=(0, hop.reach), targets=(0, hop.after))
-    sent = [hop.cut(rows, hop.reach) for rows in (source_scores, values)]
-    received = hop.cut(target_scores, hop.after)
-    varying = attend(
-        tf.reshape(hop.spread(*sent[0][:2]), [-1, slots]),
-        tf.reshape(hop.spread(*received[:2]), [-1, slots]),
-        tf.reshape(hop.spread(*sent[1][:2]), [-1, slots, dim]),
-        into_varying,
-        formulation=formulation,
-    )
-    num_nodes = edges.num_nodes
-    into_shared = select_edges(
-        edges, edges.target >= hop.after, sources=(hop.before, num_nodes), targets=(hop.after, num_nodes)
-    )
-    shared = attend(
-        tf.concat(sent[0][1:], 0),
-        received[2],
-        tf.concat(sent[1][1:], 0),
-        into_shared,
-        formulation=formulation,
-    )
-    return hop.join(varying, shared)
+    return attend(source_scores, hop.expand(target_scores), values, hop.connect_rows(), formulation=formulation)
+
+
+def _for_each_candidate(nodes: tf.Tensor, splits: tf.Tensor, k: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """A list sorted by node, with each node's run k times over: the place in the list, and the candidate, [k * length].
+
+    Args:
+      nodes: [length], the node of each entry. splits: [num_nodes + 1], where the runs begin.
+    """
+    nodes = tf.repeat(nodes, k)  # a node's run is k times as long, but holds the same node
+    first = tf.gather(splits, nodes)
+    length = tf.gather(splits, nodes + 1) - first
+    within = tf.range(tf.shape(nodes)[0]) - k * first
+    return first + within % length, within // length
+
+
+def _repeat_each(counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Each i counts[i] >= 1 times: [sum] numbers i, and which time. (tf.repeat would build [length, highest count].)"""
+    ends = tf.cumsum(counts)
+    total = tf.reduce_sum(counts)
+    steps = tf.math.unsorted_segment_sum(tf.ones_like(ends[:-1]), ends[:-1], total)
+    number = tf.cumsum(steps)
+    return number, tf.range(total) - tf.gather(ends - counts, number)
 
 
 def _row_values(per_node: tf.Tensor, num_varying: tf.Tensor, num_candidates: int | tf.Tensor) -> tf.Tensor:

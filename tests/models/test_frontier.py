@@ -192,7 +192,7 @@ def test_rows_are_connected_as_their_nodes_are() -> None:
     graph = {"graphs": batch.op_graphs, "node_mask": batch.op_mask}
     frontier = build_frontier(batch.edges, tf.range(9) == 4, num_hops=2, num_candidates=k, **graph)
     joined = set(zip(frontier.edges.source.numpy().tolist(), frontier.edges.target.numpy().tolist(), strict=True))
-    for hop in frontier.hops(3):
+    for hop in frontier.hops(2):
         before, after, edges = int(hop.before), int(hop.after), hop.connect_rows()
 
         def row(node: int, candidate: int, varying: int) -> int:

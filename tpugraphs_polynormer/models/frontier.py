@@ -134,7 +134,7 @@ class Frontier:
         return self.sizes[-1]
 
     def hops(self, num_layers: int) -> list[Hop]:
-        """The steps of `num_layers` layers; after `num_hops` of them nothing spreads any more."""
+        """The steps of `num_layers` layers; after `num_hops` of them nothing spreads (layers without edges)."""
         last = len(self.sizes) - 1
         ends = [(min(layer, last), min(layer + 1, last)) for layer in range(num_layers)]
         return [

@@ -139,7 +139,7 @@ def linear_attention(
         # Keys as well as values: a padding key of 0.5 would grow every denominator.
         real = expand_like(tf.cast(node_mask, tf.float32), value)
         wide[1:] = [array * real for array in wide[1:]]
-    if component_ids is None:
+    if component_ids is None or (isinstance(num_components, int) and num_components == 1):
         attended = _attend_blocks(*(array[tf.newaxis] for array in wide), num_heads=num_heads)
     else:
         slots, block_components = block_layout(component_ids, num_components, block_nodes)

@@ -5,10 +5,9 @@
     python benchmarks/ranking_step.py --only polynormer --candidates 16
 
 Layout: a simulated program of about 8,000 nodes, 600 of them configurable. Tile: a simulated kernel of about 40 nodes.
-`official` is the straightforward implementation, written after the official layout and tile baselines' architecture:
-candidate features are joined to every node, and every node of every candidate goes through dense residual layers with a
-gathered and summed neighbourhood. `naive` is this package's model on [nodes, candidates, width], `early` the same
-numbers with the frontier (models/frontier.py), `intermediate` the fusion after the trunk.
+`official` computes as the official baselines' code does (official_peers.py); `graphsage` is their architecture in this
+package. `naive` is this package's model on [nodes, candidates, width], `early` the same numbers with the frontier
+(models/frontier.py), `intermediate` the fusion after the trunk. The official layout model takes half a minute per step.
 
 Each measurement runs in a process of its own; contenders take turns, and the median over the rounds is shown. Peak
 memory is what the process held at most, less what it held before its first step. What dies shows as "-".

@@ -68,7 +68,7 @@ def test_attention_is_what_the_layer_computes(trained: Trained) -> None:
     trunk = task.model.trunk
     assert trunk.phase == "global"
     trunk.phase = "local"
-    states = trunk.norm(task.model.encode(batch, training=False))
+    states = trunk.norm(task.model.encode(batch, training=False).states)
     layer = trunk.global_layers[0]
     # With values that do not depend on the head, the mean over heads of the attended is the mean attention times them.
     values = tf.random.stateless_normal([len(states), 1], [1, 2])

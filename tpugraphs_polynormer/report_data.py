@@ -142,7 +142,7 @@ def attention_weights(task: RankingTask, batch: Any) -> np.ndarray:
     trunk = task.model.trunk
     trunk.phase = "local"  # the trunk's result is then what enters its global part
     try:
-        states = trunk.norm(task.model.encode(batch, training=False))
+        states = trunk.norm(task.model.encode(batch, training=False).states)
     finally:
         trunk.phase = "global"
     layer = trunk.global_layers[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
@@ -23,6 +24,14 @@ from tpugraphs_polynormer.models.layout_sizes import sizes_in_order, tensor_dims
 from tpugraphs_polynormer.models.polynormer import Polynormer
 from tpugraphs_polynormer.models.slot_graph import build_slot_edges, find_origins
 from tpugraphs_polynormer.models.trunks import build_ranking_trunk, build_slot_trunk
+
+
+class Encoded(NamedTuple):
+    """What no candidate can change, computed once for all blocks of candidates."""
+
+    states: tf.Tensor  # [n, dim]: the trunk's states (intermediate) or the first projection (early)
+    slot_dims: tf.Tensor | None  # [s, 3, 6], see layout_sizes.py; None where settings come without sizes
+    slot_edges: Edges | None  # among slots; None without a trunk over them
 
 
 class RankingModel(tf.keras.Model):
@@ -97,22 +106,24 @@ class RankingModel(tf.keras.Model):
         batch = read_batch(graph)
         return self.score(batch, self.encode(batch, training=training), training=training)
 
-    def encode(self, batch: Batch, *, training: bool | None = None) -> tf.Tensor:
-        """[n, dim]: what no candidate can change. The trunk's states (intermediate) or the first projection (early)."""
+    def encode(self, batch: Batch, *, training: bool | None = None) -> Encoded:
+        """What no candidate can change."""
         inputs = self.node_encoder(batch.features, batch.opcodes)
         states = self.node_projection(self.input_dropout(inputs, training=training))
-        if self.config.fusion == "early":
-            return states
-        return self._run_trunk(batch, batch.edges, self.trunk.begin(states, batch.edges), training)
+        if self.config.fusion != "early":
+            states = self._run_trunk(batch, batch.edges, self.trunk.begin(states, batch.edges), training)
+        operands = batch.producers, batch.consumers
+        dims = tensor_dims(batch.features, batch.slot_ops, *operands) if self.knows_sizes else None
+        return Encoded(states, dims, None if self.slot_trunk is None else self._connect_slots(batch))
 
-    def score(self, batch: Batch, encoded: tf.Tensor, *, training: bool | None = None) -> tf.Tensor:
+    def score(self, batch: Batch, encoded: Encoded, *, training: bool | None = None) -> tf.Tensor:
         """Scores of the batch's candidates, given `encode` of its graphs."""
-        choices = self._project_settings(batch)
+        choices = self._project_settings(batch, encoded.slot_dims)
         if self.config.fusion == "early" and self.frontier and not in_xla():
-            pooled = self._score_frontier(batch, encoded, choices, training)
+            pooled = self._score_frontier(batch, encoded.states, choices, training)
         elif self.config.fusion == "early":
-            states = self._score_naively(batch, encoded, choices, training)
-            pooled = pool(states, self._op_weights(batch, encoded), batch.op_graphs, batch.num_graphs)
+            states = self._run_naively(batch, encoded.states, choices, training)
+            pooled = pool(states, self._op_weights(batch, encoded.states), batch.op_graphs, batch.num_graphs)
         else:
             pooled = self._fuse(batch, encoded, choices, training)
         if self.config.cross_candidates:
@@ -139,14 +150,13 @@ class RankingModel(tf.keras.Model):
             **again,
         )
 
-    def _project_settings(self, batch: Batch) -> tf.Tensor:
+    def _project_settings(self, batch: Batch, slot_dims: tf.Tensor | None) -> tf.Tensor:
         """Layout: [s, k, choice_dim], what each slot is set to. Tile: [G, k, choice_dim], all bounds of a candidate."""
         projected = self.setting_projection(self.setting_encoder(batch.settings))
         if self.kind == "layout":
             choices = tf.gather(projected, batch.codes)
-            if self.knows_sizes:
-                dims = tensor_dims(batch.features, batch.slot_ops, batch.producers, batch.consumers)
-                sizes = sizes_in_order(dims, batch.settings, batch.codes)
+            if slot_dims is not None:
+                sizes = sizes_in_order(slot_dims, batch.settings, batch.codes)
                 choices += self.size_projection(tf.cast(sizes, choices.dtype))
             return choices
         roles = tf.minimum(batch.slot_roles, NUM_TILE_SLOTS - 1)
@@ -154,7 +164,7 @@ class RankingModel(tf.keras.Model):
         chosen = tf.gather(table, batch.codes * NUM_TILE_SLOTS + roles[:, tf.newaxis])
         return tf.math.unsorted_segment_sum(chosen, batch.slot_graphs, batch.num_graphs)
 
-    def _score_naively(self, batch: Batch, encoded: tf.Tensor, choices: tf.Tensor, training: bool | None) -> tf.Tensor:
+    def _run_naively(self, batch: Batch, encoded: tf.Tensor, choices: tf.Tensor, training: bool | None) -> tf.Tensor:
         """Early fusion with a state of every node for every candidate: [n, k, dim]."""
         if self.kind == "tile":
             states = self.trunk.begin(encoded, batch.edges, choices, batch.op_graphs)
@@ -199,18 +209,18 @@ class RankingModel(tf.keras.Model):
             return softmax_weights(self.readout_logits(states), graphs, mask, num_graphs)
         return pool_weights(graphs, mask, num_graphs, "mean" if self.config.readout == "mean" else "sum")
 
-    def _fuse(self, batch: Batch, encoded: tf.Tensor, choices: tf.Tensor, training: bool | None) -> tf.Tensor:
-        """[n, dim] states and the choices -> [G, k, dim]."""
+    def _fuse(self, batch: Batch, encoded: Encoded, choices: tf.Tensor, training: bool | None) -> tf.Tensor:
+        """The trunk's states and the choices -> [G, k, dim]."""
         if self.kind == "layout":
-            slots, graphs, mask = tf.gather(encoded, batch.slot_ops), batch.slot_graphs, batch.slot_mask
+            slots, graphs, mask = tf.gather(encoded.states, batch.slot_ops), batch.slot_graphs, batch.slot_mask
         else:
-            slots, graphs, mask = encoded, batch.op_graphs, batch.op_mask
+            slots, graphs, mask = encoded.states, batch.op_graphs, batch.op_mask
             choices = tf.gather(choices, batch.op_graphs)
         states = self.fusion(slots, choices, training=training)
         if self.slot_trunk is not None:
             states += self.slot_trunk(
                 states,
-                self._slot_edges(batch),
+                encoded.slot_edges,
                 component_ids=graphs,
                 num_components=batch.num_graphs,
                 node_mask=mask,
@@ -218,7 +228,7 @@ class RankingModel(tf.keras.Model):
             )
         return pool(states, self._weigh(slots, graphs, mask, batch.num_graphs), graphs, batch.num_graphs)
 
-    def _slot_edges(self, batch: Batch) -> Edges:
+    def _connect_slots(self, batch: Batch) -> Edges:
         """Among what meets the candidates: slots, or (tile) all ops."""
         if self.kind == "tile":
             return batch.edges

@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--real", type=Path, default=default)
     parser.add_argument("--work", type=Path, default=Path("runs/real_alexnet"))
     parser.add_argument("--config", type=Path, default=Path("configs/real/alexnet.yaml"))
-    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--seeds", default="0,1,2,3,4")
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     args = parser.parse_args()
     source = args.real / "tpugraphs" / "layout" / f"{NAME}.npz"

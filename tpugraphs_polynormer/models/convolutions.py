@@ -23,9 +23,12 @@ class Linear(tf.keras.layers.Dense):
         super().build(shape)
 
     def call(self, states: tf.Tensor) -> tf.Tensor:
-        # As a matrix: TensorFlow then adds the bias and activates within the product, without another pass.
-        rows = super().call(tf.reshape(states, [-1, states.shape[-1]]))
-        return tf.reshape(rows, tf.concat([tf.shape(states)[:-1], [self.units]], 0))
+        # As a matrix: TensorFlow then adds the bias within the product, without another pass. Not the activation too:
+        # its fused ReLU turns NaN into 0, and a run that went wrong would look like one that goes well.
+        rows = tf.reshape(states, [-1, states.shape[-1]]) @ tf.cast(self.kernel, self.compute_dtype)
+        if self.use_bias:
+            rows = tf.nn.bias_add(rows, tf.cast(self.bias, self.compute_dtype))
+        return self.activation(tf.reshape(rows, tf.concat([tf.shape(states)[:-1], [self.units]], 0)))
 
 
 class GraphAttention(tf.keras.layers.Layer):

@@ -6,8 +6,9 @@
 
 Layout: a simulated program of about 8,000 nodes, 600 of them configurable. Tile: a simulated kernel of about 40 nodes.
 `official` computes as the official baselines' code does (official_peers.py); `graphsage` is their architecture in this
-package. `naive` is this package's model on [nodes, candidates, width], `early` the same numbers with the frontier
-(models/frontier.py), `intermediate` the fusion after the trunk. The official layout model takes half a minute per step.
+package. `plain` is this package's model on [nodes, candidates, width] with messages that TensorFlow's own ops gather,
+weight and sum; `naive` the same with this package's kernels, `early` with the frontier too (models/frontier.py);
+`intermediate` is the fusion after the trunk. The official layout model takes half a minute per step.
 
 Each measurement runs in a process of its own; contenders take turns, and the median over the rounds is shown. Peak
 memory is what the process held at most, less what it held before its first step. What dies shows as "-".
@@ -40,11 +41,13 @@ PROGRAM_SEED, QUICK_SEED = 7, 1  # transformers of 7,814 and of 3,367 nodes
 OFFICIAL_BLOCK = 16  # candidates that the plain layout models score at once; more would not fit
 # The official baseline's architecture and inputs.
 OFFICIAL = {"trunk": "graphsage", "fusion": "early", "features": "raw", "readout": "sum"}
+PLAIN = ("official", "naive", "plain")  # last words of contenders that compute every node for every candidate
 # Contender -> config of the model; None is the straightforward peer.
 LAYOUT = {
     "official": None,
     "graphsage naive": OFFICIAL,
     "graphsage early": OFFICIAL,
+    "polynormer-local plain": {"trunk": "polynormer-local", "fusion": "early", "formulation": "unsorted"},
     "polynormer-local naive": {"trunk": "polynormer-local", "fusion": "early"},
     "polynormer-local early": {"trunk": "polynormer-local", "fusion": "early"},
     "polynormer naive": {"trunk": "polynormer", "fusion": "early"},
@@ -144,7 +147,7 @@ def build_ours(kind: str, data: dict[str, np.ndarray], name: str, options: dict)
     contenders = LAYOUT if kind == "layout" else TILE
     config = ModelConfig(**contenders[name], hidden_dim=WIDTH, num_local_layers=options["layers"])
     statistics = summarize(measure(data["node_feat"], data["node_opcode"]))
-    model = RankingModel(kind=kind, config=config, statistics=statistics, frontier="naive" not in name)
+    model = RankingModel(kind=kind, config=config, statistics=statistics, frontier=name.split()[-1] not in PLAIN)
     for trunk in model.phased_trunks:
         trunk.phase = "global"
     return model
@@ -213,7 +216,7 @@ def choose_block(model: object, kind: str, name: str, data: dict[str, np.ndarray
     """The product's own choice, unless told; the plain models take what fits (layout) or all at once (tile)."""
     from tpugraphs_polynormer.scoring import block_size
 
-    if name == "official" or "naive" in name:
+    if name.split()[-1] in PLAIN:
         return OFFICIAL_BLOCK if kind == "layout" else options["candidates"]
     if options["block"]:
         return options["block"]

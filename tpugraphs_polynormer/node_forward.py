@@ -137,7 +137,7 @@ class ChunkedForward:
         """A convolution of models/convolutions.py on before(states), a few columns at a time."""
         if isinstance(layer, SageConvolution):
             pooled = np.concatenate(
-                [self._aggregate(tf.convert_to_tensor(part), "mean").numpy() for part in _column_slices(states)], 1
+                [self._aggregate(tf.convert_to_tensor(part), layer.how).numpy() for part in _column_slices(states)], 1
             )
             return self._map(lambda rows, near: layer.from_neighbors(near) + layer.from_self(rows), states, pooled)
         kernel = layer.project.kernel

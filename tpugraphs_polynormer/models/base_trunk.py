@@ -13,7 +13,7 @@ class Trunk(tf.keras.layers.Layer):
     The model projects nodes and settings linearly to `join_dim`; what that makes of them is the trunk's `begin`.
     """
 
-    activation = staticmethod(tf.nn.relu)  # of the first, joined states
+    activation = staticmethod(tf.nn.relu)  # of the first, joined states, and of a baseline's layers
     num_rejoins = 0  # layers that see the candidates' choices again
 
     @property

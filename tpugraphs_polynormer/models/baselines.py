@@ -14,7 +14,7 @@ from tpugraphs_polynormer.models.polynormer import Polynormer
 
 
 class BaselineTrunk(Trunk):
-    """Convolutions with ReLU and dropout after each: [num_nodes, (candidates,) dim] -> [..., hidden_dim].
+    """Convolutions, each with an activation and dropout: [num_nodes, (candidates,) dim] -> [..., hidden_dim].
 
     Args:
       hidden_dim: width of every layer. num_layers: convolutions. dropout_rate: after each.
@@ -65,7 +65,7 @@ class BaselineTrunk(Trunk):
     ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
         """Polynormer's signature; a baseline reads only the states and the edges."""
         for convolution, along in zip(self.convolutions, layer_edges(edges, self.num_layers), strict=True):
-            states = self.dropout(tf.nn.relu(convolution(states, along)), training=training)
+            states = self.dropout(self.activation(convolution(states, along)), training=training)
         return edges.split(states) if isinstance(edges, Frontier) else states
 
     def get_config(self) -> dict:

@@ -107,12 +107,12 @@ class GraphConvolution(tf.keras.layers.Layer):
 
     def call(self, states: tf.Tensor, edges: Edges | Hop, added: tf.Tensor | None = None) -> tf.Tensor:
         """`added` joins the projected states: like them, or with a Hop those of its first nodes."""
+        on_rows = isinstance(edges, Hop)
         projected = self.project(states)
-        if isinstance(edges, Hop):
-            projected = projected if added is None else edges.add_first(projected, added)
-            return aggregate_hop(projected, edges, how="gcn", formulation=self.formulation) + self.bias
-        projected = projected if added is None else projected + added
-        return aggregate(projected, edges, how="gcn", formulation=self.formulation) + self.bias
+        if added is not None:
+            projected = edges.add_first(projected, added) if on_rows else projected + added
+        combine = aggregate_hop if on_rows else aggregate
+        return combine(projected, edges, how="gcn", formulation=self.formulation) + self.bias
 
     def get_config(self) -> dict:
         return {**super().get_config(), "units": self.units, "formulation": self.formulation}

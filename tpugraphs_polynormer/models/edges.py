@@ -91,7 +91,7 @@ def build_edges_tf(
         source=source,
         target=target,
         source_order=source_order,
-        target_order=_invert(source_order),
+        target_order=invert_order(source_order),
         target_splits=count_splits(target, num_nodes),
         source_splits=count_splits(source, num_nodes),
         mask=None if mask is None else tf.gather(mask, order),
@@ -142,7 +142,7 @@ def select_edges(
         source=source,
         target=target,
         source_order=order,
-        target_order=_invert(order),
+        target_order=invert_order(order),
         target_splits=count_splits(target, last_target - first_target),
         source_splits=count_splits(source, last_source - first_source),
         mask=None if edges.mask is None else tf.boolean_mask(edges.mask, keep),
@@ -176,7 +176,7 @@ def count_splits(ids: tf.Tensor, num_nodes: int | tf.Tensor) -> tf.Tensor:
     return tf.pad(tf.cumsum(counts), [[1, 0]])
 
 
-def _invert(order: tf.Tensor) -> tf.Tensor:
+def invert_order(order: tf.Tensor) -> tf.Tensor:
     """The inverse of a permutation, by a scatter, which is cheaper than a sort and compiles under XLA."""
     return tf.scatter_nd(order[:, tf.newaxis], tf.range(tf.shape(order)[0]), tf.shape(order))
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from tpugraphs_polynormer.models.edges import Edges, build_edges_tf, count_splits, select_edges
+from tpugraphs_polynormer.models.edges import Edges, build_edges_tf, count_splits, invert_order, select_edges
 from tpugraphs_polynormer.models.kernels import aggregate, attend, inverse_degree
 
 
@@ -104,7 +104,7 @@ class Hop:
             source=source,
             target=target,
             source_order=order,
-            target_order=tf.math.invert_permutation(order),
+            target_order=invert_order(order),
             target_splits=tf.pad(tf.cumsum(row_counts), [[1, 0]]),
             source_splits=count_splits(source, edges.num_nodes + (k - 1) * before),
         )

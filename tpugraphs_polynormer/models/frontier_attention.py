@@ -11,7 +11,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tpugraphs_polynormer.models.frontier import Frontier
-from tpugraphs_polynormer.models.global_attention import GlobalAttention, block_layout, to_blocks
+from tpugraphs_polynormer.models.global_attention import GlobalAttention, block_layout, is_single, to_blocks
 from tpugraphs_polynormer.models.heads import pool
 
 
@@ -71,7 +71,7 @@ def pool_parts(
 
 
 def _lay_out(graphs: tf.Tensor, num_graphs: int | tf.Tensor, block_nodes: int) -> _Blocks:
-    if isinstance(num_graphs, int) and num_graphs == 1:
+    if is_single(num_graphs):
         return _Blocks(None, tf.zeros([1], tf.int32), block_nodes)
     # Blocks are laid out for sorted graphs; a part is sorted by hops first.
     order = tf.argsort(graphs, stable=True)

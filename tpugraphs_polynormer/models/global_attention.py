@@ -139,7 +139,7 @@ def linear_attention(
         # Keys as well as values: a padding key of 0.5 would grow every denominator.
         real = expand_like(tf.cast(node_mask, tf.float32), value)
         wide[1:] = [array * real for array in wide[1:]]
-    if component_ids is None or (isinstance(num_components, int) and num_components == 1):
+    if component_ids is None or is_single(num_components):
         attended = _attend_blocks(*(array[tf.newaxis] for array in wide), num_heads=num_heads)
     else:
         slots, block_components = block_layout(component_ids, num_components, block_nodes)
@@ -148,6 +148,11 @@ def linear_attention(
         attended = _attend_blocks(*blocks, num_heads=num_heads, share=share)
         attended = tf.gather(tf.reshape(attended, tf.concat([[-1], shape[1:]], 0)), slots)
     return tf.cast(tf.reshape(attended, shape), value.dtype)
+
+
+def is_single(num_graphs: int | tf.Tensor) -> bool:
+    """Whether there is known to be one graph: then it needs no blocks of its own."""
+    return isinstance(num_graphs, int) and num_graphs == 1
 
 
 def _attend_blocks(

@@ -9,61 +9,28 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tpugraphs_polynormer.models.base_trunk import Trunk
+from tpugraphs_polynormer.models.baselines import GCN, BaselineTrunk
 from tpugraphs_polynormer.models.building import build_layers
-from tpugraphs_polynormer.models.convolutions import GraphConvolution, Linear, SageConvolution
-from tpugraphs_polynormer.models.dropout import Dropout
+from tpugraphs_polynormer.models.convolutions import Linear, SageConvolution
 from tpugraphs_polynormer.models.edges import Edges
 from tpugraphs_polynormer.models.frontier import Frontier, expand, layer_edges
 from tpugraphs_polynormer.models.kernels import aggregate, degrees
 from tpugraphs_polynormer.models.normalization import l2_normalize
 
 
-class _OfficialTrunk(Trunk):
-    """Args: hidden_dim: width. num_layers: rounds of messages. dropout_rate: after each. formulation: see kernels."""
-
-    activation = staticmethod(tf.nn.leaky_relu)
-
-    def __init__(
-        self, *, hidden_dim: int, num_layers: int, dropout_rate: float = 0.0, formulation: str = "auto", **kwargs
-    ):
-        super().__init__(**kwargs)
-        self.hidden_dim = hidden_dim
-        self.num_layers = num_layers
-        self.dropout_rate = dropout_rate
-        self.formulation = formulation
-        self.dropout = Dropout(rate=dropout_rate)
-
-    @property
-    def output_dim(self) -> int:
-        return self.hidden_dim
-
-    @property
-    def num_hops(self) -> int:
-        """How far a difference between nodes travels."""
-        return self.num_layers
-
-    def get_config(self) -> dict:
-        names = ("hidden_dim", "num_layers", "dropout_rate", "formulation")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
-
-
-class OfficialLayoutTrunk(_OfficialTrunk):
+class OfficialLayoutTrunk(GCN):
     """A dense layer, then residual layers: x + f(f(A [c, x] W + b) W' + b'), f the leaky ReLU, c the choices.
 
     A is the adjacency matrix with loops, divided by the root of the degrees at both ends; [c, x] W = c U + x V, and the
     model brings c U. Without choices (intermediate fusion) c U is 0.
     """
 
+    activation = staticmethod(tf.nn.leaky_relu)
+
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self.prenet = Linear(self.hidden_dim, name="prenet")
-        numbers = range(self.num_layers)
-        self.convolutions = [
-            GraphConvolution(units=self.hidden_dim, formulation=self.formulation, name=f"convolution_{i}")
-            for i in numbers
-        ]
-        self.dense = [Linear(self.hidden_dim, name=f"dense_{i}") for i in numbers]
+        self.dense = [Linear(self.hidden_dim, name=f"dense_{i}") for i in range(self.num_layers)]
 
     @property
     def num_rejoins(self) -> int:
@@ -71,10 +38,10 @@ class OfficialLayoutTrunk(_OfficialTrunk):
         return self.num_layers
 
     def build(self, shape: tf.TensorShape) -> None:
-        shape = tf.TensorShape(shape)
         build_layers([self.prenet], shape)
-        build_layers([*self.convolutions, *self.dense], shape[:-1].concatenate([self.hidden_dim]))
-        super().build(shape)
+        out_shape = tf.TensorShape(shape)[:-1].concatenate([self.hidden_dim])
+        build_layers(self.dense, out_shape)
+        super().build(out_shape)
 
     def call(
         self,
@@ -106,26 +73,25 @@ class OfficialLayoutTrunk(_OfficialTrunk):
         return edges.split(states) if isinstance(edges, Frontier) else states
 
 
-class OfficialTileTrunk(_OfficialTrunk):
+class OfficialTileTrunk(BaselineTrunk):
     """Layers x <- l2(f(A x W + x W' + b)), A the adjacency matrix (with loops, which W' can make up for), f leaky ReLU.
 
     `begin` is a layer too, on the nodes' inputs and the candidate's bounds, whose projections the model brings:
     sum_j (u_j + c) W + (u_i + c) W' takes one sum over neighbours for all candidates, and the degree for c.
     """
 
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        shared = {"units": self.hidden_dim, "how": "sum", "formulation": self.formulation}
-        self.convolutions = [SageConvolution(**shared, name=f"convolution_{i}") for i in range(self.num_layers)]
+    def create_convolution(self, name: str) -> SageConvolution:
+        return SageConvolution(units=self.hidden_dim, how="sum", formulation=self.formulation, name=name)
+
+    @staticmethod
+    def activation(mixed: tf.Tensor) -> tf.Tensor:
+        """The leaky ReLU, brought to unit length."""
+        return l2_normalize(tf.nn.leaky_relu(mixed))
 
     @property
     def join_dim(self) -> int:
         """Two halves: to the neighbours, to the node itself."""
         return 2 * self.hidden_dim
-
-    def build(self, shape: tf.TensorShape) -> None:
-        build_layers(self.convolutions, tf.TensorShape(shape)[:-1].concatenate([self.hidden_dim]))
-        super().build(shape)
 
     def begin(
         self, encoded: tf.Tensor, edges: Edges, choices: tf.Tensor | None = None, graphs: tf.Tensor | None = None
@@ -139,22 +105,4 @@ class OfficialTileTrunk(_OfficialTrunk):
             halves = tf.reshape(tf.concat(tf.split(choices, 2, -1), 0), [2 * num_graphs, k * self.hidden_dim])
             told = tf.reshape(counts @ halves, [-1, k, self.hidden_dim])
             mixed = mixed[:, tf.newaxis] + told
-        return self._finish(mixed)
-
-    def call(
-        self,
-        states: tf.Tensor,
-        edges: Edges,
-        *,
-        component_ids: tf.Tensor | None = None,
-        num_components: int | tf.Tensor = 1,
-        node_mask: tf.Tensor | None = None,
-        training: bool | None = None,
-    ) -> tf.Tensor:
-        """Polynormer's signature; only the states and the edges are read."""
-        for convolution in self.convolutions:
-            states = self.dropout(self._finish(convolution(states, edges)), training=training)
-        return states
-
-    def _finish(self, mixed: tf.Tensor) -> tf.Tensor:
-        return l2_normalize(self.activation(mixed))
+        return self.activation(mixed)

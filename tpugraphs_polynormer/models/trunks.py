@@ -11,23 +11,22 @@ from tpugraphs_polynormer.models.global_attention import BLOCK_NODES
 from tpugraphs_polynormer.models.official import OfficialLayoutTrunk, OfficialTileTrunk
 from tpugraphs_polynormer.models.polynormer import Polynormer
 
+_OFFICIAL = {"layout": OfficialLayoutTrunk, "tile": OfficialTileTrunk}
 _SLOT_BLOCK = 32  # programs have tens to hundreds of slots
 
 
 def build_ranking_trunk(config: ModelConfig, kind: str) -> Trunk:
     """The trunk of a model that ranks layouts or tiles; `graphsage` is the official baseline of that kind."""
-    if config.trunk == "graphsage" and kind == "tile":
-        return OfficialTileTrunk(**_shared_settings(config, "trunk", num_layers=config.num_local_layers - 1))
-    if config.trunk == "graphsage":
-        return OfficialLayoutTrunk(**_shared_settings(config, "trunk"))
-    return build_trunk(config)
+    if config.trunk != "graphsage":
+        return build_trunk(config)
+    begins_with_layer = kind == "tile"  # its `begin` is one
+    return _OFFICIAL[kind](**_shared_settings(config, "trunk", config.num_local_layers - begins_with_layer))
 
 
 def build_slot_trunk(config: ModelConfig, kind: str) -> Trunk:
     """The same architecture for the graph of slots: with fewer layers."""
     if config.trunk == "graphsage":
-        official = OfficialLayoutTrunk if kind == "layout" else OfficialTileTrunk
-        return official(**_shared_settings(config, "slot_trunk", num_layers=config.num_slot_layers))
+        return _OFFICIAL[kind](**_shared_settings(config, "slot_trunk", config.num_slot_layers))
     fewer = replace(config, num_local_layers=config.num_slot_layers)
     return build_trunk(fewer, name="slot_trunk", block_nodes=_SLOT_BLOCK)
 
@@ -36,16 +35,16 @@ def build_trunk(config: ModelConfig, name: str = "trunk", block_nodes: int = BLO
     """States [num_nodes, (candidates,) dim] -> [num_nodes, (candidates,) hidden_dim]; `block_nodes`: of Polynormer."""
     if config.trunk in ("polynormer", "polynormer-local"):
         return _build_polynormer(config, name, block_nodes)
-    shared = _shared_settings(config, name)
+    shared = _shared_settings(config, name, config.num_local_layers)
     if config.trunk == "gat":
         return GAT(num_heads=config.num_heads, **shared)
     return {"gcn": GCN, "graphsage": GraphSAGE, "mlp": MLP}[config.trunk](**shared)
 
 
-def _shared_settings(config: ModelConfig, name: str, num_layers: int | None = None) -> dict:
+def _shared_settings(config: ModelConfig, name: str, num_layers: int) -> dict:
     return {
         "hidden_dim": config.hidden_dim,
-        "num_layers": config.num_local_layers if num_layers is None else num_layers,
+        "num_layers": num_layers,
         "dropout_rate": config.dropout_rate,
         "formulation": config.formulation,
         "name": name,

@@ -76,7 +76,9 @@ class Scorer:
 
 def _forget_size(each: Any) -> Any:
     """A tensor's spec with an unknown first dimension; numbers stay what they are."""
-    return tf.TensorSpec([None, *each.shape[1:]], each.dtype) if tf.is_tensor(each) and each.shape.rank else each
+    if not tf.is_tensor(each):
+        return each
+    return tf.TensorSpec([None, *each.shape[1:]] if each.shape.rank else [], each.dtype)
 
 
 def block_size(config: ModelConfig, num_nodes: int, num_met: int, num_candidates: int) -> int:

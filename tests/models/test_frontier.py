@@ -11,7 +11,7 @@ from tpugraphs_polynormer.config import ModelConfig
 from tpugraphs_polynormer.data.statistics import FeatureStatistics
 from tpugraphs_polynormer.models.batches import Batch
 from tpugraphs_polynormer.models.edges import build_edges, build_undirected_edges_tf, select_edges
-from tpugraphs_polynormer.models.frontier import build_frontier, count_hops
+from tpugraphs_polynormer.models.frontier import Frontier, count_hops, find_reach
 from tpugraphs_polynormer.models.kernels import aggregate
 from tpugraphs_polynormer.models.ranking import RankingModel
 
@@ -152,9 +152,8 @@ def test_batch_norm_counts_a_shared_row_once_per_candidate() -> None:
 def test_under_xla_the_naive_computation_runs() -> None:
     model, batch = build_model(**TRUNKS["local"]), BATCHES["one"]()
     expected, _ = run(model, batch, frontier=True)
-    encoded = model.encode(batch)
-    compiled = tf.function(lambda codes: model.score(batch._replace(codes=codes), encoded), jit_compile=True)
-    np.testing.assert_allclose(compiled(batch.codes)[0], expected, rtol=1e-4, atol=1e-5)
+    compiled = tf.function(lambda each: model.score(each, model.encode(each)), jit_compile=True)
+    np.testing.assert_allclose(compiled(batch)[0], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_hops_by_hand() -> None:
@@ -168,10 +167,10 @@ def test_prefix_grows_by_one_hop_per_layer() -> None:
     batch = make_batch([20], [[0]])
     starts = tf.range(20) == 0
     graph = {"graphs": batch.op_graphs, "node_mask": batch.op_mask}
-    frontier = build_frontier(batch.edges, starts, num_hops=3, num_candidates=2, **graph)
+    frontier = Frontier(find_reach(batch.edges, starts, num_hops=3, **graph), num_candidates=2)
     # A path with edges 0 - 2, 5 - 7, 10 - 12, 15 - 17 besides.
-    assert [int(size) for size in frontier.sizes] == [1, 3, 4, 5]
-    assert frontier.order.numpy().tolist() == list(range(20))
+    assert [int(size) for size in frontier.reach.sizes] == [1, 3, 4, 5]
+    assert frontier.reach.order.numpy().tolist() == list(range(20))
     hops = frontier.hops(4)
     assert [(int(hop.before), int(hop.after)) for hop in hops] == [(1, 3), (3, 4), (4, 5), (5, 5)]
 
@@ -179,7 +178,7 @@ def test_prefix_grows_by_one_hop_per_layer() -> None:
 def test_expand_copies_what_begins_to_vary() -> None:
     batch = make_batch([5], [[0]])
     graph = {"graphs": batch.op_graphs, "node_mask": batch.op_mask}
-    frontier = build_frontier(batch.edges, tf.range(5) == 0, num_hops=1, num_candidates=2, **graph)
+    frontier = Frontier(find_reach(batch.edges, tf.range(5) == 0, num_hops=1, **graph), num_candidates=2)
     rows = tf.constant([[1.0], [2.0], [3.0], [4.0], [5.0], [6.0]])  # node 0 twice, then nodes 1, 2, 3, 4
     (hop,) = frontier.hops(1)
     assert hop.expand(rows).numpy()[:, 0].tolist() == [1, 2, 3, 3, 4, 4, 5, 6]
@@ -190,8 +189,8 @@ def test_rows_are_connected_as_their_nodes_are() -> None:
     """Every edge of every candidate once, except into nodes that are still shared; both orders are orders."""
     batch, k = make_batch([9], [[4]]), 3
     graph = {"graphs": batch.op_graphs, "node_mask": batch.op_mask}
-    frontier = build_frontier(batch.edges, tf.range(9) == 4, num_hops=2, num_candidates=k, **graph)
-    joined = set(zip(frontier.edges.source.numpy().tolist(), frontier.edges.target.numpy().tolist(), strict=True))
+    frontier = Frontier(find_reach(batch.edges, tf.range(9) == 4, num_hops=2, **graph), num_candidates=k)
+    joined = set(zip(frontier.reach.edges.source.numpy().tolist(), frontier.reach.edges.target.numpy().tolist(), strict=True))
     for hop in frontier.hops(2):
         before, after, edges = int(hop.before), int(hop.after), hop.connect_rows()
 

@@ -79,43 +79,54 @@ def pad_edges(edges: Edges, *, num_nodes: int, num_edges: int) -> Edges:
     )
 
 
-def build_edges_tf(
-    source: tf.Tensor, target: tf.Tensor, num_nodes: int | tf.Tensor, *, mask: tf.Tensor | None = None
-) -> Edges:
-    """`build_edges` in TensorFlow ops that also compile under XLA; ids are not checked."""
-    source, target = tf.cast(source, tf.int32), tf.cast(target, tf.int32)
-    order = _lexicographic_order(source, target)
-    source, target = tf.gather(source, order), tf.gather(target, order)
-    source_order = tf.argsort(source, stable=True)
-    return Edges(
-        source=source,
-        target=target,
-        source_order=source_order,
-        target_order=invert_order(source_order),
-        target_splits=count_splits(target, num_nodes),
-        source_splits=count_splits(source, num_nodes),
-        mask=None if mask is None else tf.gather(mask, order),
-    )
-
-
 def build_undirected_edges_tf(
     source: tf.Tensor, target: tf.Tensor, num_nodes: int | tf.Tensor, *, mask: tf.Tensor | None = None
 ) -> Edges:
-    """`build_undirected_edges` with static shapes: 2 * num_edges + num_nodes edges, duplicates masked, not removed."""
+    """`build_undirected_edges` with static shapes: 2 * num_edges + num_nodes edges, duplicates masked, not removed.
+
+    TensorFlow ops that also compile under XLA; ids are not checked.
+    """
     source, target = tf.cast(source, tf.int32), tf.cast(target, tf.int32)
-    loops = tf.range(num_nodes, dtype=tf.int32)
-    real = tf.ones_like(source, tf.bool) if mask is None else mask
-    edges = build_edges_tf(
-        tf.concat([source, target, loops], 0),
-        tf.concat([target, source, loops], 0),
-        num_nodes,
-        mask=tf.concat([real, real, tf.ones_like(loops, tf.bool)], 0),
-    )
-    same = (edges.source[1:] == edges.source[:-1]) & (edges.target[1:] == edges.target[:-1])
+    loops, num_given = tf.range(num_nodes, dtype=tf.int32), tf.shape(source)[0]
+    both = tf.concat([source, target, loops], 0), tf.concat([target, source, loops], 0)
+    order = _lexicographic_order(*both, num_nodes)
+    place = invert_order(order)
+    # Turned round, the edges are the same: an edge's place by source is the place by target of the one that returns.
+    given, back = tf.range(num_given), tf.range(num_given, 2 * num_given)
+    returning = tf.gather(tf.gather(place, tf.concat([back, given, 2 * num_given + loops], 0)), order)
+    source, target = (tf.gather(ids, order) for ids in both)
+    splits = count_splits(target, num_nodes)
+    same = (source[1:] == source[:-1]) & (target[1:] == target[:-1])
     # Among equal edges one real one must survive. Padding joins padding nodes only, so equal edges are all real or, on
     # padding nodes, their mask does not matter: keeping the first is enough.
-    first = tf.concat([tf.ones_like(edges.source[:1], tf.bool), ~same], 0)
-    return edges._replace(mask=edges.mask & first)
+    keep = tf.concat([tf.ones_like(source[:1], tf.bool), ~same], 0)
+    if mask is not None:
+        keep &= tf.gather(tf.concat([mask, mask, tf.ones_like(loops, tf.bool)], 0), order)
+    return Edges(
+        source=source,
+        target=target,
+        source_order=returning,
+        target_order=returning,  # there and back again: its own inverse
+        target_splits=splits,
+        source_splits=splits,
+        mask=keep,
+    )
+
+
+def renumber_edges(edges: Edges, order: tf.Tensor, place: tf.Tensor) -> Edges:
+    """The edges when node order[i] becomes node i = place[order[i]]: runs of edges are moved, nothing is sorted."""
+    target, moved, target_splits = _move_runs(edges.target_splits, order)
+    _, by_source, source_splits = _move_runs(edges.source_splits, order)
+    source_order = tf.gather(invert_order(moved), tf.gather(edges.source_order, by_source))
+    return Edges(
+        source=tf.gather(place, tf.gather(edges.source, moved)),
+        target=target,
+        source_order=source_order,
+        target_order=invert_order(source_order),
+        target_splits=target_splits,
+        source_splits=source_splits,
+        mask=None if edges.mask is None else tf.gather(edges.mask, moved),
+    )
 
 
 def select_edges(
@@ -181,7 +192,25 @@ def invert_order(order: tf.Tensor) -> tf.Tensor:
     return tf.scatter_nd(order[:, tf.newaxis], tf.range(tf.shape(order)[0]), tf.shape(order))
 
 
-def _lexicographic_order(source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
-    """Two stable int32 sorts: one key of target * num_nodes + source would need int64."""
+def repeat_each(counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Each i counts[i] times: [sum] numbers i, and which time. (tf.repeat would build [length, highest count].)"""
+    ends = tf.cumsum(counts)
+    total = tf.reduce_sum(counts)
+    begins = tf.where(ends < total, ends, -1)  # of the next number; -1 is counted nowhere
+    number = tf.cumsum(tf.math.unsorted_segment_sum(tf.ones_like(begins), begins, total))
+    return number, tf.range(total) - tf.gather(ends - counts, number)
+
+
+def _move_runs(splits: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Entries that stand node by node, put in another order of the nodes: new nodes, old places, new splits."""
+    counts = tf.gather(splits[1:] - splits[:-1], order)
+    node, within = repeat_each(counts)
+    return node, tf.gather(tf.gather(splits, order), node) + within, tf.pad(tf.cumsum(counts), [[1, 0]])
+
+
+def _lexicographic_order(source: tf.Tensor, target: tf.Tensor, num_nodes: int | tf.Tensor) -> tf.Tensor:
+    """By target, then source: one sort where both fit one int32, else two stable ones."""
+    if not tf.is_tensor(num_nodes) and num_nodes**2 <= tf.int32.max:
+        return tf.argsort(target * num_nodes + source, stable=True)
     by_source = tf.argsort(source, stable=True)
     return tf.gather(by_source, tf.argsort(tf.gather(target, by_source), stable=True))

@@ -16,11 +16,20 @@ The sizes of the prefixes depend on the data, so XLA cannot compile this: under 
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import tensorflow as tf
 
-from tpugraphs_polynormer.models.edges import Edges, build_edges_tf, count_splits, invert_order, select_edges
+from tpugraphs_polynormer.models.edges import (
+    Edges,
+    count_splits,
+    invert_order,
+    renumber_edges,
+    repeat_each,
+    select_edges,
+)
 from tpugraphs_polynormer.models.kernels import aggregate, attend, inverse_degree
 
 
@@ -51,8 +60,7 @@ class Hop:
     def add_first(self, rows: tf.Tensor, added: tf.Tensor) -> tf.Tensor:
         """Rows of the input plus [first nodes, candidates, dim] at the front."""
         added = tf.reshape(added, [-1, added.shape[-1]])
-        count = tf.shape(added)[0]
-        first, others = tf.split(rows, tf.stack([count, tf.shape(rows)[0] - count]), num=2)
+        first, others = split_at(rows, tf.shape(added)[0])
         return tf.concat([first + added, others], 0)
 
     def join(self, varying: tf.Tensor, shared: tf.Tensor) -> tf.Tensor:
@@ -95,17 +103,18 @@ class Hop:
         from_varying, of_candidate = _for_each_candidate(sources, edges.source_splits, k)
         from_shared = by_source[num_from_varying:]
         copies = tf.where(tf.gather(edges.target, from_shared) < after, k, 1)
-        number, of_copy = _repeat_each(copies)
+        number, of_copy = repeat_each(copies)
         order = tf.concat(
             [place(tf.gather(by_source, from_varying), of_candidate), place(tf.gather(from_shared, number), of_copy)], 0
         )
-        row_counts = tf.concat([tf.repeat(counts[:after], k), counts[after:]], 0)
+        into_row = k * edges.target_splits[:after, tf.newaxis] + counts[:after, tf.newaxis] * tf.range(k)
+        into_shared = edges.target_splits[after:] + (k - 1) * num_into_varying
         return Edges(
             source=source,
             target=target,
             source_order=order,
             target_order=invert_order(order),
-            target_splits=tf.pad(tf.cumsum(row_counts), [[1, 0]]),
+            target_splits=tf.concat([tf.reshape(into_row, [-1]), into_shared], 0),
             source_splits=count_splits(source, edges.num_nodes + (k - 1) * before),
         )
 
@@ -116,86 +125,86 @@ class Hop:
         return tf.concat([varying, real[self.after :] * tf.cast(self.num_candidates, tf.float32)], 0)
 
 
+class Reach(NamedTuple):
+    """How far candidates can make a difference: a batch's nodes by hops from the configurable ones, for any candidates.
+
+    All but `order` and `place` is in that order.
+    """
+
+    edges: Edges  # without masked ones
+    order: tf.Tensor  # [num_nodes], which node comes where
+    place: tf.Tensor  # [num_nodes], where each node stands in the order
+    sizes: tuple[tf.Tensor, ...]  # nodes within 0, 1, ..., num_hops hops
+    graphs: tf.Tensor  # [num_nodes] int32
+    node_mask: tf.Tensor  # [num_nodes] bool
+
+
 @dataclass(frozen=True)
 class Frontier:
-    """The order of a batch's nodes, and how far candidates make a difference after each layer."""
+    """The rows that `num_candidates` candidates make of a Reach."""
 
-    edges: Edges  # in frontier order
-    order: tf.Tensor  # [num_nodes], the nodes by hops
-    place: tf.Tensor  # [num_nodes], where each node stands in the order
-    sizes: list[tf.Tensor]  # nodes within 0, 1, ..., num_hops hops
+    reach: Reach
     num_candidates: int | tf.Tensor
-    graphs: tf.Tensor  # [num_nodes] int32, in frontier order
-    node_mask: tf.Tensor  # [num_nodes] bool, in frontier order
 
     @property
     def num_varying(self) -> tf.Tensor:
         """Nodes that vary after the last layer."""
-        return self.sizes[-1]
+        return self.reach.sizes[-1]
 
     def hops(self, num_layers: int) -> list[Hop]:
         """The steps of `num_layers` layers; after `num_hops` of them nothing spreads (layers without edges)."""
-        last = len(self.sizes) - 1
-        ends = [(min(layer, last), min(layer + 1, last)) for layer in range(num_layers)]
+        sizes = self.reach.sizes + self.reach.sizes[-1:] * num_layers
         return [
             Hop(
-                edges=self.edges,
+                edges=self.reach.edges,
                 num_candidates=self.num_candidates,
-                before=self.sizes[before],
-                after=self.sizes[after],
-                node_mask=self.node_mask,
+                before=before,
+                after=after,
+                node_mask=self.reach.node_mask,
             )
-            for before, after in ends
+            for before, after in zip(sizes[:num_layers], sizes[1:], strict=False)
         ]
-
-    def start(self, shared: tf.Tensor, varying: tf.Tensor) -> tf.Tensor:
-        """The first rows: [num_nodes, dim] in the nodes' own order, and [sizes[0], candidates, dim] at the front."""
-        rest = tf.gather(shared, self.order[self.sizes[0] :])
-        return tf.concat([tf.reshape(varying, [-1, varying.shape[-1]]), rest], 0)
 
     def split(self, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The last rows as [num_varying, candidates, dim] and [num_nodes - num_varying, 1, dim]."""
-        count = self.num_varying * self.num_candidates
-        varying, shared = tf.split(rows, tf.stack([count, tf.shape(rows)[0] - count]), num=2)
+        varying, shared = split_at(rows, self.num_varying * self.num_candidates)
         return tf.reshape(varying, [-1, self.num_candidates, rows.shape[-1]]), shared[:, tf.newaxis]
 
-    def split_nodes(self, per_node: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """[num_nodes, ...] in frontier order, cut as `split` does."""
-        return per_node[: self.num_varying], per_node[self.num_varying :]
+    def split_nodes(self, per_node: tf.Tensor) -> list[tf.Tensor]:
+        """[num_nodes, ...] in the order of the reach, cut as `split` does."""
+        return split_at(per_node, self.num_varying)
 
 
-def build_frontier(
-    edges: Edges,
-    starts: tf.Tensor,
-    *,
-    num_hops: int,
-    num_candidates: int | tf.Tensor,
-    graphs: tf.Tensor,
-    node_mask: tf.Tensor,
-) -> Frontier:
-    """The frontier of a batch.
+def find_reach(
+    edges: Edges, starts: tf.Tensor, *, num_hops: int, graphs: tf.Tensor, node_mask: tf.Tensor
+) -> Reach:
+    """The reach of a batch's candidates.
 
     Args:
       edges: both ways, as the layers use them.
       starts: [num_nodes] bool, the nodes that candidates differ in before the first layer.
       num_hops: how many layers look at neighbours.
-      num_candidates: k. graphs: [num_nodes] int, the graph of each node. node_mask: [num_nodes] bool.
+      graphs: [num_nodes] int, the graph of each node. node_mask: [num_nodes] bool.
     """
-    source, target = edges.source, edges.target
     if edges.mask is not None:
-        source, target = tf.boolean_mask(source, edges.mask), tf.boolean_mask(target, edges.mask)
-    hops = count_hops(source, target, starts, num_hops)
-    order = tf.argsort(hops, stable=True)
-    place = tf.math.invert_permutation(order)
-    return Frontier(
-        edges=build_edges_tf(tf.gather(place, source), tf.gather(place, target), edges.num_nodes),
+        edges = select_edges(edges, edges.mask)._replace(mask=None)
+    hops = count_hops(edges.source, edges.target, starts, num_hops)
+    rings = [tf.where(hops == hop)[:, 0] for hop in range(num_hops + 2)]  # the last is never reached
+    order = tf.cast(tf.concat(rings, 0), tf.int32)
+    place = invert_order(order)
+    return Reach(
+        edges=renumber_edges(edges, order, place),
         order=order,
         place=place,
-        sizes=[tf.reduce_sum(tf.cast(hops <= hop, tf.int32)) for hop in range(num_hops + 1)],
-        num_candidates=num_candidates,
+        sizes=tuple(itertools.accumulate(tf.shape(ring)[0] for ring in rings[:-1])),
         graphs=tf.gather(graphs, order),
         node_mask=tf.gather(node_mask, order),
     )
+
+
+def split_at(rows: tf.Tensor, count: tf.Tensor | int) -> list[tf.Tensor]:
+    """The first `count` rows, and the others. (A slice's gradient would be an array as large as the rows.)"""
+    return tf.split(rows, tf.stack([count, tf.shape(rows)[0] - count]), num=2)
 
 
 def count_hops(source: tf.Tensor, target: tf.Tensor, starts: tf.Tensor, most: int) -> tf.Tensor:
@@ -235,7 +244,7 @@ def aggregate_hop(rows: tf.Tensor, hop: Hop, *, how: str, formulation: str) -> t
     from_shared = select_edges(edges, edges.source >= hop.before, sources=(hop.before, edges.num_nodes))
     varying = aggregate(varying, from_varying, how="sum", formulation=formulation)
     shared = aggregate(shared, from_shared, how="sum", formulation=formulation)  # [num_nodes, dim]
-    begin, shared = tf.split(shared, tf.stack([hop.after, edges.num_nodes - hop.after]), num=2)
+    begin, shared = split_at(shared, hop.after)
     varying = tf.reshape(varying, [hop.after, hop.num_candidates, dim]) + begin[:, tf.newaxis]
     summed = hop.join(varying, shared)
     if how == "sum":
@@ -265,15 +274,6 @@ def _for_each_candidate(nodes: tf.Tensor, splits: tf.Tensor, k: int | tf.Tensor)
     length = tf.gather(splits, nodes + 1) - first
     within = tf.range(tf.shape(nodes)[0]) - k * first
     return first + within % length, within // length
-
-
-def _repeat_each(counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Each i counts[i] >= 1 times: [sum] numbers i, and which time. (tf.repeat would build [length, highest count].)"""
-    ends = tf.cumsum(counts)
-    total = tf.reduce_sum(counts)
-    steps = tf.math.unsorted_segment_sum(tf.ones_like(ends[:-1]), ends[:-1], total)
-    number = tf.cumsum(steps)
-    return number, tf.range(total) - tf.gather(ends - counts, number)
 
 
 def _row_values(per_node: tf.Tensor, num_varying: tf.Tensor, num_candidates: int | tf.Tensor) -> tf.Tensor:

@@ -40,9 +40,9 @@ def attend_parts(
     layer: GlobalAttention, parts: tuple[tf.Tensor, ...], frontier: Frontier, num_graphs: int | tf.Tensor
 ) -> tuple[tf.Tensor, ...]:
     """The global layer on (varying, shared) -> the same two parts, both [nodes, candidates, dim]."""
-    layouts = [_lay_out(graphs, num_graphs, layer.block_nodes) for graphs in frontier.split_nodes(frontier.graphs)]
+    layouts = [_lay_out(graphs, num_graphs, layer.block_nodes) for graphs in frontier.split_nodes(frontier.reach.graphs)]
     projected = [layer.project(part) for part in parts]
-    masks = frontier.split_nodes(tf.cast(frontier.node_mask, tf.float32))
+    masks = frontier.split_nodes(tf.cast(frontier.reach.node_mask, tf.float32))
     products, sums = 0.0, 0.0
     for layout, (_, key, value), mask in zip(layouts, projected, masks, strict=True):
         more_products, more_sums = _sum_keys(key, value, mask, layout, num_graphs)
@@ -62,7 +62,7 @@ def pool_parts(
     parts: tuple[tf.Tensor, ...], frontier: Frontier, weights: tf.Tensor, num_graphs: int | tf.Tensor
 ) -> tf.Tensor:
     """Parts and the weights of each node [num_nodes, 1 or dim] -> [graphs, candidates, dim]: sums over each graph."""
-    of_parts = (frontier.split_nodes(weights), frontier.split_nodes(frontier.graphs))
+    of_parts = (frontier.split_nodes(weights), frontier.split_nodes(frontier.reach.graphs))
     varying, shared = (
         pool(part, part_weights, graphs, num_graphs)
         for part, part_weights, graphs in zip(parts, *of_parts, strict=True)

@@ -22,9 +22,11 @@ FORMULATIONS = ("auto", "fused", "segments", "unsorted")
 AGGREGATES = ("sum", "mean", "gcn")
 
 # Elements per run of edges: small enough to stay near a core, large enough to pay for the ops that handle it.
-CHUNK_ELEMENTS = 1 << 21
+CHUNK_ELEMENTS = 1 << 17
 # Columns of one sparse product: from 32 on TensorFlow takes another path, which is six times slower per column.
 _SPARSE_COLUMNS = 16
+# Up to so many slots each has a sparse matrix of its own; of more, (node, slot) pairs are the rows of one.
+_MATRICES = 32
 # Up to so many nodes (one tile kernel) a sum along edges is a product of dense matrices: about four times faster.
 _FEW_NODES = 128
 # Far below any score, far above float32's minimum, so that differences of two stay finite.
@@ -179,16 +181,39 @@ def _weighted_sum_segments(
 def _weighted_sum_fused(
     weights: tf.Tensor, values: tf.Tensor, senders: tf.Tensor, receivers: tf.Tensor, count: tf.Tensor | int
 ) -> tf.Tensor:
-    """The same as a sparse matrix, with a row per (node, slot), times a dense one: no message ever exists."""
-    dim, slots = values.shape[-1], tf.shape(values)[1]
+    """The same as products of sparse matrices with dense ones: no message ever exists."""
+    slots, dim = values.shape[1], values.shape[2]
+    if slots is not None and slots <= _MATRICES:
+        return _multiply_slots(weights, values, senders, receivers, count)
+    slots = tf.shape(values)[1]
     pairs = tf.cast(tf.stack([receivers, senders], 1), tf.int64) * tf.cast(slots, tf.int64)
     indices = tf.reshape(pairs[:, tf.newaxis] + tf.range(tf.cast(slots, tf.int64))[:, tf.newaxis], [-1, 2])
     shape = tf.cast(tf.stack([count, tf.shape(values)[0]]) * slots, tf.int64)
     matrix = tf.SparseTensor(indices, tf.reshape(weights, [-1]), shape)
-    rows = tf.reshape(values, [-1, dim])
-    pieces = [rows[:, start : start + _SPARSE_COLUMNS] for start in range(0, dim, _SPARSE_COLUMNS)]
+    pieces = tf.split(tf.reshape(values, [-1, dim]), _piece_widths(dim), axis=1)
     sums = [tf.sparse.sparse_dense_matmul(matrix, piece) for piece in pieces]
     return tf.reshape(tf.concat(sums, -1), [count, slots, dim])
+
+
+def _multiply_slots(
+    weights: tf.Tensor, values: tf.Tensor, senders: tf.Tensor, receivers: tf.Tensor, count: tf.Tensor | int
+) -> tf.Tensor:
+    """A matrix for each slot: all have the same places, so none are written per slot, and the cores share them."""
+    slots, dim = values.shape[1:]
+    widths = _piece_widths(dim)
+    places = tf.cast(tf.stack([receivers, senders], 1), tf.int64)
+    shape = tf.cast(tf.stack([count, tf.shape(values)[0]]), tf.int64)
+    matrices = [tf.SparseTensor(places, of_slot, shape) for of_slot in tf.unstack(tf.transpose(weights), slots)]
+    pieces = tf.split(tf.reshape(values, [-1, slots * dim]), widths * slots, axis=1)
+    sums = [
+        tf.sparse.sparse_dense_matmul(matrices[number // len(widths)], piece) for number, piece in enumerate(pieces)
+    ]
+    return tf.reshape(tf.concat(sums, -1), [count, slots, dim])
+
+
+def _piece_widths(dim: int) -> list[int]:
+    """The columns of each sparse product."""
+    return [min(_SPARSE_COLUMNS, dim - start) for start in range(0, dim, _SPARSE_COLUMNS)]
 
 
 def _dots(at_target: tf.Tensor, at_source: tf.Tensor, edges: Edges) -> tf.Tensor:

@@ -16,7 +16,7 @@ from tpugraphs_polynormer.models.convolutions import Linear
 from tpugraphs_polynormer.models.dropout import Dropout
 from tpugraphs_polynormer.models.edges import Edges
 from tpugraphs_polynormer.models.features import LayoutEmbedding, NodeEncoder, SettingEncoder
-from tpugraphs_polynormer.models.frontier import Frontier, build_frontier
+from tpugraphs_polynormer.models.frontier import Frontier, Reach, find_reach, split_at
 from tpugraphs_polynormer.models.frontier_attention import pool_parts
 from tpugraphs_polynormer.models.heads import CandidateAttention, FusionHead, pool, pool_weights, softmax_weights
 from tpugraphs_polynormer.models.kernels import in_xla
@@ -30,6 +30,7 @@ class Encoded(NamedTuple):
     """What no candidate can change, computed once for all blocks of candidates."""
 
     states: tf.Tensor  # [n, dim]: the trunk's states (intermediate) or the first projection (early)
+    reach: Reach | None  # with one, the states are in its order
     slot_dims: tf.Tensor | None  # [s, 3, 6], see layout_sizes.py; None where settings come without sizes
     slot_edges: Edges | None  # among slots; None without a trunk over them
 
@@ -108,22 +109,27 @@ class RankingModel(tf.keras.Model):
 
     def encode(self, batch: Batch, *, training: bool | None = None) -> Encoded:
         """What no candidate can change."""
-        inputs = self.node_encoder(batch.features, batch.opcodes)
+        reach, features, opcodes = None, batch.features, batch.opcodes
+        if self.config.fusion == "early" and self.frontier and not in_xla():
+            reach = self._find_reach(batch)
+            features, opcodes = tf.gather(features, reach.order), tf.gather(opcodes, reach.order)
+        inputs = self.node_encoder(features, opcodes)
         states = self.node_projection(self.input_dropout(inputs, training=training))
         if self.config.fusion != "early":
             states = self._run_trunk(batch, batch.edges, self.trunk.begin(states, batch.edges), training)
         operands = batch.producers, batch.consumers
         dims = tensor_dims(batch.features, batch.slot_ops, *operands) if self.knows_sizes else None
-        return Encoded(states, dims, None if self.slot_trunk is None else self._connect_slots(batch))
+        return Encoded(states, reach, dims, None if self.slot_trunk is None else self._connect_slots(batch))
 
     def score(self, batch: Batch, encoded: Encoded, *, training: bool | None = None) -> tf.Tensor:
         """Scores of the batch's candidates, given `encode` of its graphs."""
         choices = self._project_settings(batch, encoded.slot_dims)
-        if self.config.fusion == "early" and self.frontier and not in_xla():
-            pooled = self._score_frontier(batch, encoded.states, choices, training)
+        if encoded.reach is not None:
+            pooled = self._score_frontier(batch, encoded.states, encoded.reach, choices, training)
         elif self.config.fusion == "early":
             states = self._run_naively(batch, encoded.states, choices, training)
-            pooled = pool(states, self._op_weights(batch, encoded.states), batch.op_graphs, batch.num_graphs)
+            weights = self._op_weights(batch, encoded.states, batch.slot_ops, batch.op_graphs, batch.op_mask)
+            pooled = pool(states, weights, batch.op_graphs, batch.num_graphs)
         else:
             pooled = self._fuse(batch, encoded, choices, training)
         if self.config.cross_candidates:
@@ -175,33 +181,36 @@ class RankingModel(tf.keras.Model):
         states = self.trunk.activation(encoded[:, tf.newaxis] + first)
         return self._run_trunk(batch, batch.edges, states, training, others)
 
-    def _score_frontier(self, batch: Batch, encoded: tf.Tensor, choices: tf.Tensor, training: bool | None) -> tf.Tensor:
-        """What the naive computation gives, [G, k, dim], with the states of a Frontier."""
-        num_ops = batch.edges.num_nodes
-        frontier = build_frontier(
-            batch.edges,
-            tf.math.unsorted_segment_sum(tf.cast(batch.slot_mask, tf.int32), batch.slot_ops, num_ops) > 0,
-            num_hops=self.trunk.num_hops,
-            num_candidates=choices.shape[1] or tf.shape(choices)[1],
-            graphs=batch.op_graphs,
-            node_mask=batch.op_mask,
+    def _find_reach(self, batch: Batch) -> Reach:
+        decided = tf.math.unsorted_segment_sum(tf.cast(batch.slot_mask, tf.int32), batch.slot_ops, batch.edges.num_nodes)
+        return find_reach(
+            batch.edges, decided > 0, num_hops=self.trunk.num_hops, graphs=batch.op_graphs, node_mask=batch.op_mask
         )
-        num_starts = frontier.sizes[0]
-        places = tf.where(batch.slot_mask, tf.gather(frontier.place, batch.slot_ops), -1)  # -1: summed nowhere
-        placed = tf.math.unsorted_segment_sum(choices, places, num_starts)
+
+    def _score_frontier(
+        self, batch: Batch, encoded: tf.Tensor, reach: Reach, choices: tf.Tensor, training: bool | None
+    ) -> tf.Tensor:
+        """What the naive computation gives, [G, k, dim], with the states of a Frontier."""
+        frontier = Frontier(reach, num_candidates=choices.shape[1] or tf.shape(choices)[1])
+        num_starts = reach.sizes[0]
+        slot_ops = tf.gather(reach.place, batch.slot_ops)
+        placed = tf.math.unsorted_segment_sum(choices, tf.where(batch.slot_mask, slot_ops, -1), num_starts)  # -1: none
         first, *others = tf.split(placed, 1 + self.trunk.num_rejoins, -1)
-        activation = self.trunk.activation
-        first = activation(tf.gather(encoded, frontier.order[:num_starts])[:, tf.newaxis] + first)
-        parts = self._run_trunk(batch, frontier, frontier.start(activation(encoded), first), training, others)
-        weights = tf.gather(self._op_weights(batch, encoded), frontier.order)
+        starts, rest = split_at(encoded, num_starts)
+        varying = tf.reshape(starts[:, tf.newaxis] + first, [-1, encoded.shape[-1]])
+        rows = self.trunk.activation(tf.concat([varying, rest], 0))
+        parts = self._run_trunk(batch, frontier, rows, training, others)
+        weights = self._op_weights(batch, encoded, slot_ops, reach.graphs, reach.node_mask)
         return pool_parts(parts, frontier, weights, batch.num_graphs)
 
-    def _op_weights(self, batch: Batch, encoded: tf.Tensor) -> tf.Tensor:
-        """[n, 1 or dim] float32: what each op counts in its graph's vector (early fusion)."""
+    def _op_weights(
+        self, batch: Batch, encoded: tf.Tensor, slot_ops: tf.Tensor, op_graphs: tf.Tensor, op_mask: tf.Tensor
+    ) -> tf.Tensor:
+        """[n, 1 or dim] float32: what each op counts in its graph's vector (early fusion), in the order of `encoded`."""
         if self.config.readout == "configurable" and self.kind == "layout":
             weights = pool_weights(batch.slot_graphs, batch.slot_mask, batch.num_graphs, "sum")
-            return tf.math.unsorted_segment_sum(weights, batch.slot_ops, batch.edges.num_nodes)
-        return self._weigh(encoded, batch.op_graphs, batch.op_mask, batch.num_graphs)
+            return tf.math.unsorted_segment_sum(weights, slot_ops, batch.edges.num_nodes)
+        return self._weigh(encoded, op_graphs, op_mask, batch.num_graphs)
 
     def _weigh(self, states: tf.Tensor, graphs: tf.Tensor, mask: tf.Tensor, num_graphs: int | tf.Tensor) -> tf.Tensor:
         """[s, 1 or dim] float32: what nodes with the states [s, dim], which no candidate changes, count."""

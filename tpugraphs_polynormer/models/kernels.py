@@ -142,8 +142,8 @@ def _attend_sorted(edges: Edges, slope: float, *, fused: bool):
         highest = _fill_rows(tf.math.segment_max(scores, edges.target), num_targets)
         weights = _mask_weights(tf.exp(scores - tf.gather(highest, edges.target)), edges.mask)
         total = _fill_rows(tf.math.segment_sum(weights, edges.target), num_targets)
-        summed = weighted_sum(weights, tf.cast(values, tf.float32), edges.source, edges.target, num_targets)
-        out = tf.math.divide_no_nan(summed, total[..., tf.newaxis])
+        weights *= tf.gather(tf.math.reciprocal_no_nan(total), edges.target)
+        out = weighted_sum(weights, tf.cast(values, tf.float32), edges.source, edges.target, num_targets)
         normalizer = tf.where(total > 0, highest + tf.math.log(total), 0.0)
 
         def gradient(out_gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -154,7 +154,7 @@ def _attend_sorted(edges: Edges, slope: float, *, fused: bool):
             order = edges.source_order
             senders, receivers = tf.gather(edges.target, order), tf.gather(edges.source, order)
             values_gradient = weighted_sum(tf.gather(weights, order), upstream, senders, receivers, num_sources)
-            shift = tf.reduce_sum(upstream * out, -1)
+            shift = _sum_last(upstream * out)
             dots = _dots(upstream, tf.cast(values, tf.float32), edges) - tf.gather(shift, edges.target)
             edge_gradient = tf.raw_ops.LeakyReluGrad(gradients=weights * dots, features=raw, alpha=slope)
             target_gradient = _fill_rows(tf.math.segment_sum(edge_gradient, edges.target), num_targets)
@@ -221,7 +221,7 @@ def _dots(at_target: tf.Tensor, at_source: tf.Tensor, edges: Edges) -> tf.Tensor
 
     def dot(along: slice) -> tf.Tensor:
         received, sent = tf.gather(at_target, edges.target[along]), tf.gather(at_source, edges.source[along])
-        return tf.reduce_sum(received * sent, -1)
+        return _sum_last(received * sent)
 
     num_edges, width = edges.source.shape[0], at_source.shape[1:].num_elements()
     if num_edges is not None and width is not None and num_edges * width <= CHUNK_ELEMENTS:
@@ -237,6 +237,14 @@ def _dots(at_target: tf.Tensor, at_source: tf.Tensor, edges: Edges) -> tf.Tensor
 
     _, dots = tf.while_loop(lambda i, _: i < num_chunks, body, (0, dots), parallel_iterations=4)
     return dots.concat()
+
+
+def _sum_last(values: tf.Tensor) -> tf.Tensor:
+    """[rows, slots, dim] -> [rows, slots]; of few slots as a product of matrices, faster than sums of few numbers."""
+    slots, dim = values.shape[1:]
+    if slots is None or slots > _MATRICES:
+        return tf.reduce_sum(values, -1)
+    return tf.reshape(values, [-1, slots * dim]) @ tf.repeat(tf.eye(slots), dim, 0)
 
 
 # Sum, mean, GCN.

@@ -17,6 +17,7 @@ memory is what the process held at most, less what it held before its first step
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import resource
 import statistics
@@ -116,16 +117,15 @@ def make_batch(data: dict[str, np.ndarray], codes: np.ndarray) -> Batch:
     import tensorflow as tf
 
     from tpugraphs_polynormer.models.batches import Batch
-    from tpugraphs_polynormer.models.edges import build_undirected_edges_tf
 
     num_ops, (num_slots, k) = len(data["node_feat"]), codes.shape
-    consumers, producers = data["edge_index"].T
+    consumers, producers = (tf.constant(ids, tf.int32) for ids in data["edge_index"].T)
     return Batch(
         features=tf.constant(data["node_feat"], tf.float32),
         opcodes=tf.constant(data["node_opcode"], tf.int64),
-        edges=build_undirected_edges_tf(producers, consumers, num_ops),
-        producers=tf.constant(producers, tf.int32),
-        consumers=tf.constant(consumers, tf.int32),
+        edges=trace_sort()(producers, consumers, num_ops),
+        producers=producers,
+        consumers=consumers,
         op_graphs=tf.zeros([num_ops], tf.int32),
         op_mask=tf.ones([num_ops], tf.bool),
         settings=tf.constant(data["settings"], tf.float32),
@@ -137,6 +137,16 @@ def make_batch(data: dict[str, np.ndarray], codes: np.ndarray) -> Batch:
         num_graphs=1,
         candidate_mask=tf.ones([1, k], tf.bool),
     )
+
+
+@functools.cache
+def trace_sort() -> Callable:
+    """Edges are sorted within a trace, as in training and scoring."""
+    import tensorflow as tf
+
+    from tpugraphs_polynormer.models.edges import build_undirected_edges_tf
+
+    return tf.function(build_undirected_edges_tf, autograph=False)
 
 
 def build_ours(kind: str, data: dict[str, np.ndarray], name: str, options: dict) -> object:

@@ -9,11 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from tpugraphs_polynormer.config import ModelConfig
-from tpugraphs_polynormer.data.input_pipeline import iterate_blocks
+from tpugraphs_polynormer.data.input_pipeline import iterate_blocks, parse_graph
 from tpugraphs_polynormer.data.store import Collection, Split
 from tpugraphs_polynormer.metrics import GraphAccumulator
-from tpugraphs_polynormer.models.batches import read_batch, replace_candidates
-from tpugraphs_polynormer.models.ranking import RankingModel
+from tpugraphs_polynormer.models.batches import Batch, read_batch
+from tpugraphs_polynormer.models.ranking import Encoded, RankingModel
 
 # Floats of per-candidate state held at once: bounds memory whatever the graph's size.
 _BLOCK_FLOATS = 16_000_000
@@ -27,17 +27,23 @@ class Scorer:
     ) -> None:
         self._model, self._collection, self._seed = model, collection, seed
         self._group = candidates_per_group
-        self._traces: dict[tuple, Callable[..., tf.Tensor]] = {}
+        self._traces: dict[tuple, Callable] = {}
 
-    def _trace(self, name: str, *arguments: Any) -> Callable[..., tf.Tensor]:
-        """The model's `encode` or `score`, traced once for all sizes: the order of scoring changes no bit."""
+    def _trace(self, function: Callable, *arguments: Any) -> Callable:
+        """A function traced once for all sizes: the order of scoring changes no bit."""
         specs = tf.nest.map_structure(_forget_size, arguments)
-        key = (name, *tf.nest.flatten(specs))
+        key = (function.__name__, *tf.nest.flatten(specs))
         if key not in self._traces:
-            function = getattr(self._model, name)
-            traced = tf.function(lambda *inputs: function(*inputs, training=False), autograph=False)
-            self._traces[key] = traced.get_concrete_function(*specs)
+            self._traces[key] = tf.function(function, autograph=False).get_concrete_function(*specs)
         return self._traces[key]
+
+    def _begin(self, *fields: tf.Tensor) -> tuple[Batch, Encoded]:
+        """A graph with its first block of candidates, and what the model makes of the graph alone."""
+        batch = read_batch(parse_graph(self._collection.manifest.kind, *fields))
+        return batch, self._model.encode(batch, training=False)
+
+    def _score(self, batch: Batch, encoded: Encoded) -> tf.Tensor:
+        return self._model.score(batch, encoded, training=False)
 
     def score_graph(self, split: Split, number: int, candidates: np.ndarray | None = None) -> np.ndarray:
         """[c] float64 scores of all candidates of a graph, or of the [c] named ones; lower is faster."""
@@ -65,11 +71,11 @@ class Scorer:
         batch = encoded = None
         for part in iterate_blocks(self._collection, split, number, block, candidates):
             if batch is None:
-                batch = read_batch(part.graph)
-                encoded = self._trace("encode", batch)(batch)
+                batch, encoded = self._trace(self._begin, *part.fields)(*part.fields)
+                batch = batch._replace(num_graphs=1)  # a number, which the trace made a tensor
             else:
-                batch = replace_candidates(batch, part.graph)
-            scores = self._trace("score", batch, encoded)(batch, encoded)[0].numpy()
+                batch = batch._replace(codes=tf.constant(part.codes), candidate_mask=tf.constant(part.mask[None]))
+            scores = self._trace(self._score, batch, encoded)(batch, encoded)[0].numpy()
             results.add(np.arange(part.start, part.stop), scores[: part.stop - part.start])
         return results.result()
 

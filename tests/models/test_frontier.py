@@ -190,7 +190,9 @@ def test_rows_are_connected_as_their_nodes_are() -> None:
     batch, k = make_batch([9], [[4]]), 3
     graph = {"graphs": batch.op_graphs, "node_mask": batch.op_mask}
     frontier = Frontier(find_reach(batch.edges, tf.range(9) == 4, num_hops=2, **graph), num_candidates=k)
-    joined = set(zip(frontier.reach.edges.source.numpy().tolist(), frontier.reach.edges.target.numpy().tolist(), strict=True))
+    joined = set(
+        zip(frontier.reach.edges.source.numpy().tolist(), frontier.reach.edges.target.numpy().tolist(), strict=True)
+    )
     for hop in frontier.hops(2):
         before, after, edges = int(hop.before), int(hop.after), hop.connect_rows()
 

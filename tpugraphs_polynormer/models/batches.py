@@ -63,11 +63,6 @@ def read_batch(graph: tfgnn.GraphTensor) -> Batch:
     )
 
 
-def replace_candidates(batch: Batch, graph: tfgnn.GraphTensor) -> Batch:
-    """The same graphs with as many other candidates: no edge is sorted again."""
-    return batch._replace(codes=graph.node_sets["slot"]["codes"], candidate_mask=graph.context["candidate_mask"])
-
-
 def _place(nodes: tfgnn.NodeSet, num_graphs: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Each node's graph and its place therein; by comparison, since tf.repeat has no static shape under XLA."""
     feature = next(iter(nodes.features.values()))

@@ -209,8 +209,11 @@ def _move_runs(splits: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
 
 
 def _lexicographic_order(source: tf.Tensor, target: tf.Tensor, num_nodes: int | tf.Tensor) -> tf.Tensor:
-    """By target, then source: one sort where both fit one int32, else two stable ones."""
-    if not tf.is_tensor(num_nodes) and num_nodes**2 <= tf.int32.max:
+    """By target, then source: one sort of one number per edge, or two where it does not fit what a TPU sorts."""
+    if tf.is_tensor(num_nodes):  # never under XLA, whose sizes are known
+        key = tf.cast(target, tf.int64) * tf.cast(num_nodes, tf.int64) + tf.cast(source, tf.int64)
+        return tf.argsort(key, stable=True)
+    if num_nodes**2 <= tf.int32.max:
         return tf.argsort(target * num_nodes + source, stable=True)
     by_source = tf.argsort(source, stable=True)
     return tf.gather(by_source, tf.argsort(tf.gather(target, by_source), stable=True))

@@ -153,7 +153,7 @@ class Frontier:
 
     def hops(self, num_layers: int) -> list[Hop]:
         """The steps of `num_layers` layers; after `num_hops` of them nothing spreads (layers without edges)."""
-        sizes = self.reach.sizes + self.reach.sizes[-1:] * num_layers
+        sizes = (*self.reach.sizes, *self.reach.sizes[-1:] * num_layers)[: num_layers + 1]
         return [
             Hop(
                 edges=self.reach.edges,
@@ -162,7 +162,7 @@ class Frontier:
                 after=after,
                 node_mask=self.reach.node_mask,
             )
-            for before, after in zip(sizes[:num_layers], sizes[1:], strict=False)
+            for before, after in itertools.pairwise(sizes)
         ]
 
     def split(self, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -175,9 +175,7 @@ class Frontier:
         return split_at(per_node, self.num_varying)
 
 
-def find_reach(
-    edges: Edges, starts: tf.Tensor, *, num_hops: int, graphs: tf.Tensor, node_mask: tf.Tensor
-) -> Reach:
+def find_reach(edges: Edges, starts: tf.Tensor, *, num_hops: int, graphs: tf.Tensor, node_mask: tf.Tensor) -> Reach:
     """The reach of a batch's candidates.
 
     Args:

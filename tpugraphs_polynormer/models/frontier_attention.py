@@ -40,7 +40,9 @@ def attend_parts(
     layer: GlobalAttention, parts: tuple[tf.Tensor, ...], frontier: Frontier, num_graphs: int | tf.Tensor
 ) -> tuple[tf.Tensor, ...]:
     """The global layer on (varying, shared) -> the same two parts, both [nodes, candidates, dim]."""
-    layouts = [_lay_out(graphs, num_graphs, layer.block_nodes) for graphs in frontier.split_nodes(frontier.reach.graphs)]
+    layouts = [
+        _lay_out(graphs, num_graphs, layer.block_nodes) for graphs in frontier.split_nodes(frontier.reach.graphs)
+    ]
     projected = [layer.project(part) for part in parts]
     masks = frontier.split_nodes(tf.cast(frontier.reach.node_mask, tf.float32))
     products, sums = 0.0, 0.0

@@ -22,7 +22,7 @@ FORMULATIONS = ("auto", "fused", "segments", "unsorted")
 AGGREGATES = ("sum", "mean", "gcn")
 
 # Elements per run of edges: small enough to stay near a core, large enough to pay for the ops that handle it.
-CHUNK_ELEMENTS = 1 << 17
+CHUNK_ELEMENTS = 1 << 19
 # Columns of one sparse product: from 32 on TensorFlow takes another path, which is six times slower per column.
 _SPARSE_COLUMNS = 16
 # Up to so many slots each has a sparse matrix of its own; of more, (node, slot) pairs are the rows of one.

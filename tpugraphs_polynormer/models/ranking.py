@@ -182,7 +182,9 @@ class RankingModel(tf.keras.Model):
         return self._run_trunk(batch, batch.edges, states, training, others)
 
     def _find_reach(self, batch: Batch) -> Reach:
-        decided = tf.math.unsorted_segment_sum(tf.cast(batch.slot_mask, tf.int32), batch.slot_ops, batch.edges.num_nodes)
+        decided = tf.math.unsorted_segment_sum(
+            tf.cast(batch.slot_mask, tf.int32), batch.slot_ops, batch.edges.num_nodes
+        )
         return find_reach(
             batch.edges, decided > 0, num_hops=self.trunk.num_hops, graphs=batch.op_graphs, node_mask=batch.op_mask
         )
@@ -206,7 +208,7 @@ class RankingModel(tf.keras.Model):
     def _op_weights(
         self, batch: Batch, encoded: tf.Tensor, slot_ops: tf.Tensor, op_graphs: tf.Tensor, op_mask: tf.Tensor
     ) -> tf.Tensor:
-        """[n, 1 or dim] float32: what each op counts in its graph's vector (early fusion), in the order of `encoded`."""
+        """[n, 1 or dim] float32, in the order of `encoded`: an op's part in its graph's vector (early fusion)."""
         if self.config.readout == "configurable" and self.kind == "layout":
             weights = pool_weights(batch.slot_graphs, batch.slot_mask, batch.num_graphs, "sum")
             return tf.math.unsorted_segment_sum(weights, slot_ops, batch.edges.num_nodes)

@@ -142,13 +142,14 @@ def select_edges(
     the sources and give values of the targets. Shapes depend on `keep`, so this does not compile under XLA.
     """
     edges = as_tensors(edges)
+    chosen = tf.where(keep)[:, 0]
     number = tf.cumsum(tf.cast(keep, tf.int32), exclusive=True)
-    order = tf.boolean_mask(edges.source_order, tf.gather(keep, edges.source_order))
-    order = tf.gather(number, order)
+    by_source = tf.gather(edges.source_order, tf.where(tf.gather(keep, edges.source_order))[:, 0])
+    order = tf.gather(number, by_source)
     first_source, last_source = sources or (0, edges.num_nodes)
     first_target, last_target = targets or (0, edges.num_nodes)
-    source = tf.boolean_mask(edges.source, keep) - first_source
-    target = tf.boolean_mask(edges.target, keep) - first_target
+    source = tf.gather(edges.source, chosen) - first_source
+    target = tf.gather(edges.target, chosen) - first_target
     return Edges(
         source=source,
         target=target,
@@ -156,7 +157,7 @@ def select_edges(
         target_order=invert_order(order),
         target_splits=count_splits(target, last_target - first_target),
         source_splits=count_splits(source, last_source - first_source),
-        mask=None if edges.mask is None else tf.boolean_mask(edges.mask, keep),
+        mask=None if edges.mask is None else tf.gather(edges.mask, chosen),
     )
 
 

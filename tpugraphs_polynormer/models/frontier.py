@@ -30,7 +30,7 @@ from tpugraphs_polynormer.models.edges import (
     repeat_each,
     select_edges,
 )
-from tpugraphs_polynormer.models.kernels import aggregate, attend, inverse_degree
+from tpugraphs_polynormer.models.kernels import attend, inverse_degree, sum_edges
 
 
 @dataclass(frozen=True)
@@ -240,8 +240,8 @@ def aggregate_hop(rows: tf.Tensor, hop: Hop, *, how: str, formulation: str) -> t
     edges = hop.edges
     from_varying = select_edges(edges, edges.source < hop.before, sources=(0, hop.before), targets=(0, hop.after))
     from_shared = select_edges(edges, edges.source >= hop.before, sources=(hop.before, edges.num_nodes))
-    varying = aggregate(varying, from_varying, how="sum", formulation=formulation)
-    shared = aggregate(shared, from_shared, how="sum", formulation=formulation)  # [num_nodes, dim]
+    varying = sum_edges(varying, from_varying, formulation=formulation)
+    shared = sum_edges(shared, from_shared, formulation=formulation)  # [num_nodes, dim]
     begin, shared = split_at(shared, hop.after)
     varying = tf.reshape(varying, [hop.after, hop.num_candidates, dim]) + begin[:, tf.newaxis]
     summed = hop.join(varying, shared)

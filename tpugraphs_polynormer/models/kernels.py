@@ -250,23 +250,26 @@ def _sum_last(values: tf.Tensor) -> tf.Tensor:
 # Sum, mean, GCN.
 
 
-def _sum(values: tf.Tensor, edges: Edges, formulation: str) -> tf.Tensor:
-    """[num_nodes, width] -> [num_nodes, width]: the adjacency matrix times the values."""
-    if formulation == "unsorted":
+def sum_edges(values: tf.Tensor, edges: Edges, *, formulation: str = "auto") -> tf.Tensor:
+    """[num_sources, width] -> [num_targets, width]: the adjacency matrix times the values, however many the nodes."""
+    chosen = _choose(formulation)
+    if chosen == "unsorted":
         messages = tf.cast(tf.gather(values, edges.source), tf.float32)
         if edges.mask is not None:
             messages *= tf.cast(edges.mask, tf.float32)[:, tf.newaxis]
         return tf.cast(tf.math.unsorted_segment_sum(messages, edges.target, edges.num_nodes), values.dtype)
-    if formulation == "segments":
-        return _sum_sorted(values, edges, _sum_segments)
+    return _sum_sorted(values, edges, _sum_segments if chosen == "segments" else _sum_fused)
+
+
+def _sum(values: tf.Tensor, edges: Edges, formulation: str) -> tf.Tensor:
+    """The same, on CPUs by a dense matrix where there are few nodes."""
+    if formulation != "fused":
+        return sum_edges(values, edges, formulation=formulation)
     sizes = edges.num_nodes, values.shape[0] or tf.shape(values)[0]
+    ways = (lambda: _sum_dense(values, edges)), (lambda: sum_edges(values, edges, formulation=formulation))
     if not any(map(tf.is_tensor, sizes)):
-        return _sum_dense(values, edges) if max(sizes) <= _FEW_NODES else _sum_sorted(values, edges, _sum_fused)
-    return tf.cond(
-        tf.reduce_max(tf.stack(sizes)) <= _FEW_NODES,
-        lambda: _sum_dense(values, edges),
-        lambda: _sum_sorted(values, edges, _sum_fused),
-    )
+        return ways[0 if max(sizes) <= _FEW_NODES else 1]()
+    return tf.cond(tf.reduce_max(tf.stack(sizes)) <= _FEW_NODES, *ways)
 
 
 def _sum_dense(values: tf.Tensor, edges: Edges) -> tf.Tensor:

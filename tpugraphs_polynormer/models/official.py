@@ -18,6 +18,17 @@ from tpugraphs_polynormer.models.kernels import aggregate, degrees
 from tpugraphs_polynormer.models.normalization import l2_normalize
 
 
+@tf.custom_gradient
+def leaky_relu(values: tf.Tensor):
+    """tf.nn.leaky_relu, which keeps its result for the backward pass, as the next layer does, and not its input too."""
+    result = tf.nn.leaky_relu(values)
+
+    def gradient(upstream: tf.Tensor) -> tf.Tensor:
+        return tf.raw_ops.LeakyReluGrad(gradients=upstream, features=result)  # reads nothing but signs
+
+    return result, gradient
+
+
 class OfficialLayoutTrunk(GCN):
     """A dense layer, then residual layers: x + f(f(A [c, x] W + b) W' + b'), f the leaky ReLU, c the choices.
 
@@ -25,7 +36,7 @@ class OfficialLayoutTrunk(GCN):
     model brings c U. Without choices (intermediate fusion) c U is 0.
     """
 
-    activation = staticmethod(tf.nn.leaky_relu)
+    activation = staticmethod(leaky_relu)
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -86,7 +97,7 @@ class OfficialTileTrunk(BaselineTrunk):
     @staticmethod
     def activation(mixed: tf.Tensor) -> tf.Tensor:
         """The leaky ReLU, brought to unit length."""
-        return l2_normalize(tf.nn.leaky_relu(mixed))
+        return l2_normalize(leaky_relu(mixed))
 
     @property
     def join_dim(self) -> int:

@@ -98,6 +98,14 @@ def in_xla() -> bool:
     return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
+def on_cpu() -> bool:
+    """Whether the code being traced will run on CPUs, op by op.
+
+    There a product of matrices is exact to float32, and costs no more than a pass over the states.
+    """
+    return not in_xla() and not tf.config.list_logical_devices("GPU")
+
+
 def _choose(formulation: str) -> str:
     if formulation not in FORMULATIONS:
         raise ValueError(f"unknown formulation {formulation!r}, expected one of {', '.join(FORMULATIONS)}")
@@ -105,7 +113,7 @@ def _choose(formulation: str) -> str:
         return formulation
     if in_xla():
         return "unsorted"
-    return "segments" if tf.config.list_logical_devices("GPU") else "fused"
+    return "fused" if on_cpu() else "segments"
 
 
 # Attention, unsorted: differentiated by TensorFlow itself.
@@ -131,6 +139,7 @@ def _attend_unsorted(
 def _attend_sorted(edges: Edges, slope: float, *, fused: bool):
     """The attention as a function of (source_scores, target_scores, values) with its own gradient."""
     weighted_sum = _weighted_sum_fused if fused else _weighted_sum_segments
+    sum_at_sources = _sum_at_sources_fused if fused else _sum_at_sources_segments
 
     def score(source_scores: tf.Tensor, target_scores: tf.Tensor) -> tf.Tensor:
         return tf.gather(source_scores, edges.source) + tf.gather(target_scores, edges.target)  # [num_edges, slots]
@@ -143,7 +152,7 @@ def _attend_sorted(edges: Edges, slope: float, *, fused: bool):
         weights = _mask_weights(tf.exp(scores - tf.gather(highest, edges.target)), edges.mask)
         total = _fill_rows(tf.math.segment_sum(weights, edges.target), num_targets)
         weights *= tf.gather(tf.math.reciprocal_no_nan(total), edges.target)
-        out = weighted_sum(weights, tf.cast(values, tf.float32), edges.source, edges.target, num_targets)
+        out = weighted_sum(weights, tf.cast(values, tf.float32), edges, num_targets, to_sources=False)
         normalizer = tf.where(total > 0, highest + tf.math.log(total), 0.0)
 
         def gradient(out_gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -151,15 +160,13 @@ def _attend_sorted(edges: Edges, slope: float, *, fused: bool):
             raw = score(source_scores, target_scores)
             weights = tf.exp(tf.nn.leaky_relu(raw, slope) - tf.gather(normalizer, edges.target))
             weights = _mask_weights(weights, edges.mask)
-            order = edges.source_order
-            senders, receivers = tf.gather(edges.target, order), tf.gather(edges.source, order)
-            values_gradient = weighted_sum(tf.gather(weights, order), upstream, senders, receivers, num_sources)
+            values_gradient = weighted_sum(weights, upstream, edges, num_sources, to_sources=True)
             shift = _sum_last(upstream * out)
             dots = _dots(upstream, tf.cast(values, tf.float32), edges) - tf.gather(shift, edges.target)
             edge_gradient = tf.raw_ops.LeakyReluGrad(gradients=weights * dots, features=raw, alpha=slope)
             target_gradient = _fill_rows(tf.math.segment_sum(edge_gradient, edges.target), num_targets)
-            source_gradient = tf.math.segment_sum(tf.gather(edge_gradient, order), receivers)
-            return _fill_rows(source_gradient, num_sources), target_gradient, tf.cast(values_gradient, values.dtype)
+            source_gradient = sum_at_sources(edge_gradient, edges, num_sources)
+            return source_gradient, target_gradient, tf.cast(values_gradient, values.dtype)
 
         return tf.cast(out, values.dtype), gradient
 
@@ -167,48 +174,63 @@ def _attend_sorted(edges: Edges, slope: float, *, fused: bool):
 
 
 def _weighted_sum_segments(
-    weights: tf.Tensor, values: tf.Tensor, senders: tf.Tensor, receivers: tf.Tensor, count: tf.Tensor | int
+    weights: tf.Tensor, values: tf.Tensor, edges: Edges, count: tf.Tensor | int, *, to_sources: bool
 ) -> tf.Tensor:
-    """out[r] = sum over edges e to r of weights[e] values[senders[e]]: [count, slots, dim] float32.
+    """out[i] = sum of weights[e] values[j] over edges e from j to i, [count, slots, dim] float32.
 
     Args:
-      weights: [edges, slots]. values: [num_nodes, slots, dim]. senders: [edges]. receivers: [edges], ascending.
+      weights: [num_edges, slots]. values: [num_nodes, slots, dim]. count: how many nodes receive.
+      to_sources: from targets to sources, instead of along the edges.
     """
+    senders, receivers = edges.source, edges.target
+    if to_sources:
+        order = edges.source_order
+        weights, senders, receivers = (tf.gather(each, order) for each in (weights, receivers, senders))
     messages = weights[..., tf.newaxis] * tf.gather(values, senders)
     return _fill_rows(tf.math.segment_sum(messages, receivers), count)
 
 
 def _weighted_sum_fused(
-    weights: tf.Tensor, values: tf.Tensor, senders: tf.Tensor, receivers: tf.Tensor, count: tf.Tensor | int
+    weights: tf.Tensor, values: tf.Tensor, edges: Edges, count: tf.Tensor | int, *, to_sources: bool
 ) -> tf.Tensor:
-    """The same as products of sparse matrices with dense ones: no message ever exists."""
+    """The same as products of sparse matrices (or their transposes) with dense ones: no message ever exists."""
     slots, dim = values.shape[1], values.shape[2]
-    if slots is not None and slots <= _MATRICES:
-        return _multiply_slots(weights, values, senders, receivers, count)
-    slots = tf.shape(values)[1]
-    pairs = tf.cast(tf.stack([receivers, senders], 1), tf.int64) * tf.cast(slots, tf.int64)
-    indices = tf.reshape(pairs[:, tf.newaxis] + tf.range(tf.cast(slots, tf.int64))[:, tf.newaxis], [-1, 2])
-    shape = tf.cast(tf.stack([count, tf.shape(values)[0]]) * slots, tf.int64)
-    matrix = tf.SparseTensor(indices, tf.reshape(weights, [-1]), shape)
-    pieces = tf.split(tf.reshape(values, [-1, dim]), _piece_widths(dim), axis=1)
-    sums = [tf.sparse.sparse_dense_matmul(matrix, piece) for piece in pieces]
-    return tf.reshape(tf.concat(sums, -1), [count, slots, dim])
-
-
-def _multiply_slots(
-    weights: tf.Tensor, values: tf.Tensor, senders: tf.Tensor, receivers: tf.Tensor, count: tf.Tensor | int
-) -> tf.Tensor:
-    """A matrix for each slot: all have the same places, so none are written per slot, and the cores share them."""
-    slots, dim = values.shape[1:]
+    places = tf.cast(tf.stack([edges.target, edges.source], 1), tf.int64)
+    num_values = tf.shape(values)[0]
+    shape = tf.cast(tf.stack([num_values, count] if to_sources else [count, num_values]), tf.int64)
     widths = _piece_widths(dim)
-    places = tf.cast(tf.stack([receivers, senders], 1), tf.int64)
-    shape = tf.cast(tf.stack([count, tf.shape(values)[0]]), tf.int64)
-    matrices = [tf.SparseTensor(places, of_slot, shape) for of_slot in tf.unstack(tf.transpose(weights), slots)]
-    pieces = tf.split(tf.reshape(values, [-1, slots * dim]), widths * slots, axis=1)
+    if slots is not None and slots <= _MATRICES:
+        # A matrix for each slot: all have the same places, so none are written per slot, and the cores share them.
+        matrices = [tf.SparseTensor(places, each, shape) for each in tf.unstack(tf.transpose(weights), slots)]
+        pieces = tf.split(tf.reshape(values, [-1, slots * dim]), widths * slots, axis=1)
+    else:
+        slots = tf.shape(values)[1]
+        steps = tf.range(tf.cast(slots, tf.int64))[:, tf.newaxis]
+        places = tf.reshape(places[:, tf.newaxis] * tf.cast(slots, tf.int64) + steps, [-1, 2])
+        matrices = [tf.SparseTensor(places, tf.reshape(weights, [-1]), shape * tf.cast(slots, tf.int64))]
+        pieces = tf.split(tf.reshape(values, [-1, dim]), widths, axis=1)
     sums = [
-        tf.sparse.sparse_dense_matmul(matrices[number // len(widths)], piece) for number, piece in enumerate(pieces)
+        tf.sparse.sparse_dense_matmul(matrices[number // len(widths)], piece, adjoint_a=to_sources)
+        for number, piece in enumerate(pieces)
     ]
     return tf.reshape(tf.concat(sums, -1), [count, slots, dim])
+
+
+def _sum_at_sources_segments(values: tf.Tensor, edges: Edges, count: tf.Tensor | int) -> tf.Tensor:
+    """[num_edges, slots] -> [count, slots]: the sums over the edges that leave each node."""
+    order = edges.source_order
+    return _fill_rows(tf.math.segment_sum(tf.gather(values, order), tf.gather(edges.source, order)), count)
+
+
+def _sum_at_sources_fused(values: tf.Tensor, edges: Edges, count: tf.Tensor | int) -> tf.Tensor:
+    """The same, of few slots as a sparse product, which asks for no order of the edges."""
+    slots = values.shape[1]
+    if slots is None or slots > _SPARSE_COLUMNS:
+        return _sum_at_sources_segments(values, edges, count)
+    num_edges = tf.shape(edges.source)[0]
+    places = tf.cast(tf.stack([edges.source, tf.range(num_edges)], 1), tf.int64)
+    matrix = tf.SparseTensor(places, tf.ones([num_edges]), tf.cast(tf.stack([count, num_edges]), tf.int64))
+    return tf.sparse.sparse_dense_matmul(matrix, values)
 
 
 def _piece_widths(dim: int) -> list[int]:
@@ -242,7 +264,7 @@ def _dots(at_target: tf.Tensor, at_source: tf.Tensor, edges: Edges) -> tf.Tensor
 def _sum_last(values: tf.Tensor) -> tf.Tensor:
     """[rows, slots, dim] -> [rows, slots]; of few slots as a product of matrices, faster than sums of few numbers."""
     slots, dim = values.shape[1:]
-    if slots is None or slots > _MATRICES:
+    if slots is None or slots > _MATRICES or not on_cpu():
         return tf.reduce_sum(values, -1)
     return tf.reshape(values, [-1, slots * dim]) @ tf.repeat(tf.eye(slots), dim, 0)
 

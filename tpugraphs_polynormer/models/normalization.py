@@ -20,18 +20,15 @@ def layer_norm(states: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor):
     out = centered * inverse * scale + offset
 
     def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        # Sums over rows and over columns are products with vectors, which spares passes over the states.
-        dim = states.shape[-1]
-        centered = tf.reshape(tf.cast(states, tf.float32) - mean, [-1, dim])
-        upstream = tf.reshape(tf.cast(upstream, tf.float32), [-1, dim])
-        inverses = tf.reshape(inverse, [-1, 1])
-        product, column = upstream * centered, scale[:, tf.newaxis] / dim
-        along = tf.matmul(product, column) * inverses**2
-        states_gradient = (upstream * scale - tf.matmul(upstream, column) - centered * along) * inverses
-        scale_gradient = tf.matmul(inverses, product, transpose_a=True)[0]
-        offset_gradient = tf.reduce_sum(upstream, 0)
-        states_gradient = tf.cast(tf.reshape(states_gradient, tf.shape(states)), states.dtype)
-        return states_gradient, scale_gradient, offset_gradient
+        upstream = tf.cast(upstream, tf.float32)
+        normalized = (tf.cast(states, tf.float32) - mean) * inverse
+        inner = upstream * scale
+        along = tf.reduce_mean(inner * normalized, -1, keepdims=True)
+        states_gradient = inverse * (inner - tf.reduce_mean(inner, -1, keepdims=True) - normalized * along)
+        rows = list(range(states.shape.rank - 1))
+        scale_gradient = tf.reduce_sum(upstream * normalized, rows)
+        offset_gradient = tf.reduce_sum(upstream, rows)
+        return tf.cast(states_gradient, states.dtype), scale_gradient, offset_gradient
 
     return tf.cast(out, states.dtype), gradient
 

@@ -60,13 +60,21 @@ def test_attention_is_brute_force(edges: Edges, formulation: str) -> None:
     np.testing.assert_allclose(found, brute_attention(*inputs(), edges), atol=1e-5)
 
 
-def test_values_wider_than_one_product_are_summed_in_pieces(edges: Edges) -> None:
-    arrays = [*inputs()[:2], random_states(NODES, SLOTS, 2 * kernels._SPARSE_COLUMNS + 5)]
+@pytest.mark.parametrize(
+    ("slots", "dim"), [(3, 37), (3, 48), (16, DIM), (9, DIM)], ids=["odd", "pieces", "groups", "a group per slot"]
+)
+def test_slots_and_widths_past_one_product(edges: Edges, slots: int, dim: int) -> None:
+    arrays = [
+        random_states(NODES, slots, seed=1),
+        random_states(NODES, slots, seed=2),
+        random_states(NODES, slots, dim),
+    ]
     fused, segments = (
         value_and_gradients(lambda *a, name=name: kernels.attend(*a, edges, formulation=name), arrays)
         for name in ("fused", "segments")
     )
     assert_close(fused, segments, 1e-5)
+    np.testing.assert_allclose(fused[0], brute_attention(*arrays, edges), atol=1e-5)
 
 
 @pytest.mark.parametrize("formulation", ["fused", "segments", "unsorted"])
@@ -113,8 +121,9 @@ def test_auto_compiles_and_equals_fused(edges: Edges) -> None:
     assert_close(auto(*tensors), fused, 1e-5)
 
 
+@pytest.mark.parametrize("slots", [SLOTS, None])
 @pytest.mark.parametrize("formulation", ["auto", "segments", "unsorted"])
-def test_unknown_shapes_in_a_graph(edges: Edges, formulation: str) -> None:
+def test_unknown_shapes_in_a_graph(edges: Edges, formulation: str, slots: int | None) -> None:
     """What tf.data hands over: nothing is static but ranks and widths."""
     fields = [field for field in as_tensors(edges) if field is not None]
 
@@ -124,7 +133,7 @@ def test_unknown_shapes_in_a_graph(edges: Edges, formulation: str) -> None:
             out = kernels.attend(scores, scores, values, Edges(*fields), formulation=formulation)
         return [out, tf.convert_to_tensor(tape.gradient(out, values))]
 
-    specs = [tf.TensorSpec([None, SLOTS]), tf.TensorSpec([None, SLOTS, DIM])]
+    specs = [tf.TensorSpec([None, slots]), tf.TensorSpec([None, slots, DIM])]
     specs += [tf.TensorSpec([None], field.dtype) for field in fields]
     scores, _, values = inputs()
     found = tf.function(loss_gradient, input_signature=specs)(scores, values, *fields)

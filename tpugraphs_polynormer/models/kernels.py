@@ -11,6 +11,7 @@ Sums are accumulated in float32 whatever the dtype of the values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -25,8 +26,8 @@ AGGREGATES = ("sum", "mean", "gcn")
 CHUNK_ELEMENTS = 1 << 19
 # Columns of one sparse product: from 32 on TensorFlow takes another path, which is six times slower per column.
 _SPARSE_COLUMNS = 16
-# Up to so many slots each has a sparse matrix of its own; of more, (node, slot) pairs are the rows of one.
-_MATRICES = 32
+# Sparse matrices that the slots of an attention take turns in.
+_MATRICES = 8
 # Up to so many nodes (one tile kernel) a sum along edges is a product of dense matrices: about four times faster.
 _FEW_NODES = 128
 # Far below any score, far above float32's minimum, so that differences of two stay finite.
@@ -194,26 +195,32 @@ def _weighted_sum_fused(
     weights: tf.Tensor, values: tf.Tensor, edges: Edges, count: tf.Tensor | int, *, to_sources: bool
 ) -> tf.Tensor:
     """The same as products of sparse matrices (or their transposes) with dense ones: no message ever exists."""
-    slots, dim = values.shape[1], values.shape[2]
-    places = tf.cast(tf.stack([edges.target, edges.source], 1), tf.int64)
+    dim, slots = values.shape[2], values.shape[1] or tf.shape(values)[1]
     num_values = tf.shape(values)[0]
+    places = tf.cast(tf.stack([edges.target, edges.source], 1), tf.int64)
     shape = tf.cast(tf.stack([num_values, count] if to_sources else [count, num_values]), tf.int64)
-    widths = _piece_widths(dim)
-    if slots is not None and slots <= _MATRICES:
-        # A matrix for each slot: all have the same places, so none are written per slot, and the cores share them.
-        matrices = [tf.SparseTensor(places, each, shape) for each in tf.unstack(tf.transpose(weights), slots)]
-        pieces = tf.split(tf.reshape(values, [-1, slots * dim]), widths * slots, axis=1)
-    else:
-        slots = tf.shape(values)[1]
-        steps = tf.range(tf.cast(slots, tf.int64))[:, tf.newaxis]
-        places = tf.reshape(places[:, tf.newaxis] * tf.cast(slots, tf.int64) + steps, [-1, 2])
-        matrices = [tf.SparseTensor(places, tf.reshape(weights, [-1]), shape * tf.cast(slots, tf.int64))]
-        pieces = tf.split(tf.reshape(values, [-1, dim]), widths, axis=1)
+    # Slots with a matrix of their own share its places, and the cores share the matrices; groups of slots are nodes.
+    own = _matrices_of(slots)
+    if tf.is_tensor(slots) or slots > own:
+        groups = tf.cast(slots // own, tf.int64)
+        places = tf.reshape(places[:, tf.newaxis] * groups + tf.range(groups)[:, tf.newaxis], [-1, 2])
+        shape *= groups
+    of_slots = tf.unstack(tf.transpose(tf.reshape(weights, [-1, own])), own)
+    matrices = [tf.SparseTensor(places, each, shape) for each in of_slots]
+    width = dim if dim <= _SPARSE_COLUMNS else math.gcd(dim, _SPARSE_COLUMNS)
+    pieces = tf.transpose(tf.reshape(values, [-1, own * dim // width, width]), [1, 0, 2])
     sums = [
-        tf.sparse.sparse_dense_matmul(matrices[number // len(widths)], piece, adjoint_a=to_sources)
-        for number, piece in enumerate(pieces)
+        tf.sparse.sparse_dense_matmul(matrices[number * width // dim], piece, adjoint_a=to_sources)
+        for number, piece in enumerate(tf.unstack(pieces, own * dim // width))
     ]
     return tf.reshape(tf.concat(sums, -1), [count, slots, dim])
+
+
+def _matrices_of(slots: int | tf.Tensor) -> int:
+    """How many of the slots have a matrix of their own."""
+    if tf.is_tensor(slots):
+        return 1
+    return slots if slots <= _MATRICES else math.gcd(slots, _MATRICES)
 
 
 def _sum_at_sources_segments(values: tf.Tensor, edges: Edges, count: tf.Tensor | int) -> tf.Tensor:
@@ -231,11 +238,6 @@ def _sum_at_sources_fused(values: tf.Tensor, edges: Edges, count: tf.Tensor | in
     places = tf.cast(tf.stack([edges.source, tf.range(num_edges)], 1), tf.int64)
     matrix = tf.SparseTensor(places, tf.ones([num_edges]), tf.cast(tf.stack([count, num_edges]), tf.int64))
     return tf.sparse.sparse_dense_matmul(matrix, values)
-
-
-def _piece_widths(dim: int) -> list[int]:
-    """The columns of each sparse product."""
-    return [min(_SPARSE_COLUMNS, dim - start) for start in range(0, dim, _SPARSE_COLUMNS)]
 
 
 def _dots(at_target: tf.Tensor, at_source: tf.Tensor, edges: Edges) -> tf.Tensor:
@@ -262,11 +264,13 @@ def _dots(at_target: tf.Tensor, at_source: tf.Tensor, edges: Edges) -> tf.Tensor
 
 
 def _sum_last(values: tf.Tensor) -> tf.Tensor:
-    """[rows, slots, dim] -> [rows, slots]; of few slots as a product of matrices, faster than sums of few numbers."""
+    """[rows, slots, dim] -> [rows, slots]; on CPUs as a product of matrices, faster than sums of few numbers."""
     slots, dim = values.shape[1:]
-    if slots is None or slots > _MATRICES or not on_cpu():
+    if slots is None or not on_cpu():
         return tf.reduce_sum(values, -1)
-    return tf.reshape(values, [-1, slots * dim]) @ tf.repeat(tf.eye(slots), dim, 0)
+    own = _matrices_of(slots)
+    sums = tf.reshape(values, [-1, own * dim]) @ tf.repeat(tf.eye(own), dim, 0)
+    return tf.reshape(sums, [-1, slots])
 
 
 # Sum, mean, GCN.

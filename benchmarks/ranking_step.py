@@ -182,7 +182,7 @@ def build_training_step(model: object, data: dict[str, np.ndarray], k: int) -> C
     loss_of, optimizer = build_loss(asdict(LossConfig())), tf.keras.optimizers.Adam(1e-4)
     costs = tf.constant(np.random.default_rng(1).integers(10**6, 10**7, [1, k]))
 
-    @tf.function
+    @tf.function(autograph=False)  # as in training: nothing branches on tensors
     def step(batch: Batch) -> tf.Tensor:
         with tf.GradientTape() as tape:
             scores = model.score(batch, model.encode(batch, training=True), training=True)

@@ -123,7 +123,7 @@ def make_batch(data: dict[str, np.ndarray], codes: np.ndarray) -> Batch:
     return Batch(
         features=tf.constant(data["node_feat"], tf.float32),
         opcodes=tf.constant(data["node_opcode"], tf.int64),
-        edges=trace_sort()(producers, consumers, num_ops),
+        edges=trace_sort()(producers, consumers, tf.constant(num_ops)),
         producers=producers,
         consumers=consumers,
         op_graphs=tf.zeros([num_ops], tf.int32),
@@ -203,8 +203,10 @@ def build_scoring(model: object, data: dict[str, np.ndarray], k: int, block: int
     """All k candidates, `block` at a time; what no candidate changes once, as scoring.py does."""
     import tensorflow as tf
 
-    encode = tf.function(lambda batch: model.encode(batch, training=False))
-    score = tf.function(lambda batch, encoded: model.score(batch, encoded, training=False), reduce_retracing=True)
+    encode = tf.function(lambda batch: model.encode(batch, training=False), autograph=False)
+    score = tf.function(
+        lambda batch, encoded: model.score(batch, encoded, training=False), reduce_retracing=True, autograph=False
+    )
 
     def run() -> None:
         batch = encoded = None

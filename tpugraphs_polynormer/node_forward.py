@@ -176,7 +176,6 @@ class ChunkedForward:
             source=self.edges.source[along],
             target=self.edges.target[along] - first,
             source_order=nothing,
-            target_order=nothing,
             target_splits=splits - splits[0],
             source_splits=nothing,
             mask=None if self.edges.mask is None else self.edges.mask[along],

@@ -71,7 +71,8 @@ class Scorer:
         batch = encoded = None
         for part in iterate_blocks(self._collection, split, number, block, candidates):
             if batch is None:
-                batch, encoded = self._trace(self._begin, *part.fields)(*part.fields)
+                fields = part.fields
+                batch, encoded = self._trace(self._begin, *fields)(*fields)
                 batch = batch._replace(num_graphs=1)  # a number, which the trace made a tensor
             else:
                 batch = batch._replace(codes=tf.constant(part.codes), candidate_mask=tf.constant(part.mask[None]))

@@ -213,7 +213,7 @@ def pad_batch(graph: tfgnn.GraphTensor, budget: tfgnn.SizeConstraints) -> tfgnn.
 
 @dataclass(frozen=True)
 class CandidateBlock:
-    """Candidates start to stop of one graph, as stored; padding, in the last block, is masked."""
+    """Candidates of one graph, as stored: places start to stop among those asked for; padding at the end is masked."""
 
     kind: str
     record: bytes

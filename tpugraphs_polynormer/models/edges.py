@@ -1,7 +1,7 @@
 """The edge structure that every layer consumes: target-sorted edges, with the source-sorted order beside them.
 
-Sorting once, in preprocessing, is what lets a layer aggregate without atomics in both directions: the forward pass
-walks the edges by target, the backward pass by source.
+Sorting once per graph, not per layer, is what lets layers aggregate without atomics in both directions: the forward
+pass walks the edges by target, the backward pass (where it is no transposed product) by source.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ class Edges(NamedTuple):
     source: tf.Tensor | np.ndarray  # [num_edges], in target-sorted order
     target: tf.Tensor | np.ndarray  # [num_edges], non-decreasing
     source_order: tf.Tensor | np.ndarray  # [num_edges], source[source_order] is non-decreasing
-    target_order: tf.Tensor | np.ndarray  # [num_edges], its inverse: edges[source_order][target_order] is edges
     target_splits: tf.Tensor | np.ndarray  # [num_nodes + 1], node i receives edges target_splits[i:i+2]
     source_splits: tf.Tensor | np.ndarray  # [num_nodes + 1], the same for source[source_order]
     mask: tf.Tensor | np.ndarray | None = None  # [num_edges] bool
@@ -44,7 +43,6 @@ def build_edges(source: np.ndarray, target: np.ndarray, num_nodes: int, *, mask:
         source=source,
         target=target,
         source_order=source_order,
-        target_order=np.argsort(source_order).astype(np.int32),
         target_splits=_splits(target, num_nodes),
         source_splits=_splits(source, num_nodes),
         mask=None if mask is None else np.asarray(mask, bool)[order],
@@ -106,7 +104,6 @@ def build_undirected_edges_tf(
         source=source,
         target=target,
         source_order=returning,
-        target_order=returning,  # there and back again: its own inverse
         target_splits=splits,
         source_splits=splits,
         mask=keep,
@@ -122,7 +119,6 @@ def renumber_edges(edges: Edges, order: tf.Tensor, place: tf.Tensor) -> Edges:
         source=tf.gather(place, tf.gather(edges.source, moved)),
         target=target,
         source_order=source_order,
-        target_order=invert_order(source_order),
         target_splits=target_splits,
         source_splits=source_splits,
         mask=None if edges.mask is None else tf.gather(edges.mask, moved),
@@ -154,7 +150,6 @@ def select_edges(
         source=source,
         target=target,
         source_order=order,
-        target_order=invert_order(order),
         target_splits=count_splits(target, last_target - first_target),
         source_splits=count_splits(source, last_source - first_source),
         mask=None if edges.mask is None else tf.gather(edges.mask, chosen),

@@ -113,7 +113,6 @@ class Hop:
             source=source,
             target=target,
             source_order=order,
-            target_order=invert_order(order),
             target_splits=tf.concat([tf.reshape(into_row, [-1]), into_shared], 0),
             source_splits=count_splits(source, edges.num_nodes + (k - 1) * before),
         )

@@ -11,13 +11,12 @@ Sums are accumulated in float32 whatever the dtype of the values.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from tpugraphs_polynormer.models.edges import Edges, as_tensors
+from tpugraphs_polynormer.models.edges import Edges, as_tensors, invert_order
 
 FORMULATIONS = ("auto", "fused", "segments", "unsorted")
 AGGREGATES = ("sum", "mean", "gcn")
@@ -207,7 +206,7 @@ def _weighted_sum_fused(
         shape *= groups
     of_slots = tf.unstack(tf.transpose(tf.reshape(weights, [-1, own])), own)
     matrices = [tf.SparseTensor(places, each, shape) for each in of_slots]
-    width = dim if dim <= _SPARSE_COLUMNS else math.gcd(dim, _SPARSE_COLUMNS)
+    width = _largest_divisor(dim, _SPARSE_COLUMNS)
     pieces = tf.transpose(tf.reshape(values, [-1, own * dim // width, width]), [1, 0, 2])
     sums = [
         tf.sparse.sparse_dense_matmul(matrices[number * width // dim], piece, adjoint_a=to_sources)
@@ -218,9 +217,11 @@ def _weighted_sum_fused(
 
 def _matrices_of(slots: int | tf.Tensor) -> int:
     """How many of the slots have a matrix of their own."""
-    if tf.is_tensor(slots):
-        return 1
-    return slots if slots <= _MATRICES else math.gcd(slots, _MATRICES)
+    return 1 if tf.is_tensor(slots) else _largest_divisor(slots, _MATRICES)
+
+
+def _largest_divisor(number: int, most: int) -> int:
+    return max(divisor for divisor in range(1, most + 1) if number % divisor == 0)
 
 
 def _sum_at_sources_segments(values: tf.Tensor, edges: Edges, count: tf.Tensor | int) -> tf.Tensor:
@@ -330,7 +331,7 @@ def _sum_fused(values: tf.Tensor, edges: Edges) -> tf.Tensor:
     """Gathers and sums in one op, so that messages never exist; masked edges read an added row of zeros."""
     source = edges.source
     if edges.mask is not None:
-        source = tf.where(edges.mask, source, edges.num_nodes)
+        source = tf.where(edges.mask, source, tf.shape(values)[0])
         values = tf.pad(values, [[0, 1], [0, 0]])
     return tf.raw_ops.SparseSegmentSumWithNumSegments(
         data=values, indices=source, segment_ids=edges.target, num_segments=edges.num_nodes
@@ -343,8 +344,7 @@ def _reverse(edges: Edges) -> Edges:
     return Edges(
         source=tf.gather(edges.target, order),
         target=tf.gather(edges.source, order),
-        source_order=edges.target_order,
-        target_order=order,
+        source_order=invert_order(order),
         target_splits=edges.source_splits,
         source_splits=edges.target_splits,
         mask=None if edges.mask is None else tf.gather(edges.mask, order),

@@ -20,7 +20,7 @@ from tpugraphs_polynormer.models.normalization import l2_normalize
 
 @tf.custom_gradient
 def leaky_relu(values: tf.Tensor):
-    """tf.nn.leaky_relu, which keeps its result for the backward pass, as the next layer does, and not its input too."""
+    """tf.nn.leaky_relu, which keeps its result for the backward pass, as a dense layer after it does, not its input."""
     result = tf.nn.leaky_relu(values)
 
     def gradient(upstream: tf.Tensor) -> tf.Tensor:
@@ -67,7 +67,8 @@ class OfficialLayoutTrunk(GCN):
     ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
         """Polynormer's signature, and `choices`: for each layer c U, [num_nodes, candidates, hidden_dim].
 
-        With a Frontier c U is that of the nodes that candidates decide, [sizes[0], candidates, hidden_dim].
+        With a Frontier c U is that of the nodes that candidates decide, [reach.sizes[0], candidates,
+        hidden_dim].
         """
         states = self.activation(self.prenet(states))
         rounds = zip(

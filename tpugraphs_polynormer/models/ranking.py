@@ -122,7 +122,9 @@ class RankingModel(tf.keras.Model):
         return Encoded(states, reach, dims, None if self.slot_trunk is None else self._connect_slots(batch))
 
     def score(self, batch: Batch, encoded: Encoded, *, training: bool | None = None) -> tf.Tensor:
-        """Scores of the batch's candidates, given `encode` of its graphs."""
+        """Scores of the batch's candidates, given `encode` of its graphs. Under XLA, `encode` must have been so too."""
+        if encoded.reach is not None and in_xla():
+            raise ValueError("the graphs were encoded outside XLA, with a frontier; encode them where they are scored")
         choices = self._project_settings(batch, encoded.slot_dims)
         if encoded.reach is not None:
             pooled = self._score_frontier(batch, encoded.states, encoded.reach, choices, training)

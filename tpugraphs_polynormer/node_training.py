@@ -176,7 +176,7 @@ class NodeTrainer:
         """The arguments of the training step for some nodes."""
         dataset, fiedler = self.inputs.dataset, self.inputs.fiedler
         vector = np.zeros(0, np.float32) if fiedler is None else fiedler[nodes]
-        return dataset.features[nodes], dataset.labels[nodes], self.weights[nodes], vector, *edges[:6]
+        return dataset.features[nodes], dataset.labels[nodes], self.weights[nodes], vector, *edges[:-1]  # no mask
 
     def _score(self) -> dict[str, float]:
         logits, labels = self.predict(), self.inputs.dataset.labels
@@ -243,7 +243,8 @@ class NodeTrainer:
         """Batches differ in nodes and edges, and must not be traced one by one."""
         feature_dim = self.inputs.dataset.features.shape[1]
         per_node = [([None, feature_dim], tf.float32), ([None], tf.int64), ([None], tf.float32), ([None], tf.float32)]
-        return [tf.TensorSpec(shape, dtype) for shape, dtype in per_node] + [tf.TensorSpec([None], tf.int32)] * 6
+        of_edges = [tf.TensorSpec([None], tf.int32)] * len(Edges._fields[:-1])
+        return [tf.TensorSpec(shape, dtype) for shape, dtype in per_node] + of_edges
 
     def _call_model(self, features: tf.Tensor, fiedler: tf.Tensor, *edges: tf.Tensor, training: bool) -> tf.Tensor:
         vector = fiedler if self.inputs.fiedler is not None else None

@@ -88,7 +88,7 @@ def _make_step(hidden_dim: int, num_heads: int, seed: int):
     )
     model.build([None, FEATURE_DIM])
     model.phase = "global"
-    specs = [tf.TensorSpec([None, FEATURE_DIM])] + [tf.TensorSpec([None], tf.int32)] * 5
+    specs = [tf.TensorSpec([None, FEATURE_DIM])] + [tf.TensorSpec([None], tf.int32)] * len(Edges._fields[:-1])
 
     @tf.function(input_signature=specs, autograph=False)
     def step(features: tf.Tensor, *edges: tf.Tensor) -> tf.Tensor:
@@ -107,7 +107,7 @@ def _make_graph(num_nodes: int, mean_degree: int, seed: int) -> tuple[np.ndarray
     rng = np.random.default_rng([seed, num_nodes])
     source, target = rng.integers(0, num_nodes, [2, num_nodes * mean_degree // 2])
     features = rng.normal(size=[num_nodes, FEATURE_DIM]).astype(np.float32)
-    return features, *build_undirected_edges(source, target, num_nodes)[:5]
+    return features, *build_undirected_edges(source, target, num_nodes)[:-1]  # no mask
 
 
 def _reset_peak() -> float:

@@ -17,7 +17,7 @@ from tpugraphs_polynormer.checkpoints import Checkpoints, RunDirectory
 from tpugraphs_polynormer.config import Config
 from tpugraphs_polynormer.data.benchmarks import NodeDataset
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.models.edges import Edges, build_edges
+from tpugraphs_polynormer.models.edges import Edges, build_edges, unknown_edges
 from tpugraphs_polynormer.models.fiedler import compute_fiedler
 from tpugraphs_polynormer.node_forward import ChunkedForward
 from tpugraphs_polynormer.node_metrics import score_nodes
@@ -243,8 +243,7 @@ class NodeTrainer:
         """Batches differ in nodes and edges, and must not be traced one by one."""
         feature_dim = self.inputs.dataset.features.shape[1]
         per_node = [([None, feature_dim], tf.float32), ([None], tf.int64), ([None], tf.float32), ([None], tf.float32)]
-        of_edges = [tf.TensorSpec([None], tf.int32)] * len(Edges._fields[:-1])
-        return [tf.TensorSpec(shape, dtype) for shape, dtype in per_node] + of_edges
+        return [tf.TensorSpec(shape, dtype) for shape, dtype in per_node] + unknown_edges()
 
     def _call_model(self, features: tf.Tensor, fiedler: tf.Tensor, *edges: tf.Tensor, training: bool) -> tf.Tensor:
         vector = fiedler if self.inputs.fiedler is not None else None

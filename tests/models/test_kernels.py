@@ -61,7 +61,9 @@ def test_attention_is_brute_force(edges: Edges, formulation: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("slots", "dim"), [(3, 37), (3, 48), (16, DIM), (9, DIM)], ids=["odd", "pieces", "groups", "a group per slot"]
+    ("slots", "dim"),
+    [(3, 37), (3, 48), (16, DIM), (9, DIM), (11, DIM)],
+    ids=["odd", "pieces", "groups", "odd groups", "a group per slot"],
 )
 def test_slots_and_widths_past_one_product(edges: Edges, slots: int, dim: int) -> None:
     arrays = [

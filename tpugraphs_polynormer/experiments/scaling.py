@@ -79,7 +79,7 @@ def _make_step(hidden_dim: int, num_heads: int, seed: int):
     """A function of (features, *edge fields), traced once for all sizes, that computes loss and gradients."""
     import tensorflow as tf
 
-    from tpugraphs_polynormer.models.edges import Edges
+    from tpugraphs_polynormer.models.edges import Edges, unknown_edges
     from tpugraphs_polynormer.models.node_classifier import build_polynormer_classifier
 
     tf.keras.utils.set_random_seed(seed)
@@ -88,7 +88,7 @@ def _make_step(hidden_dim: int, num_heads: int, seed: int):
     )
     model.build([None, FEATURE_DIM])
     model.phase = "global"
-    specs = [tf.TensorSpec([None, FEATURE_DIM])] + [tf.TensorSpec([None], tf.int32)] * len(Edges._fields[:-1])
+    specs = [tf.TensorSpec([None, FEATURE_DIM]), *unknown_edges()]
 
     @tf.function(input_signature=specs, autograph=False)
     def step(features: tf.Tensor, *edges: tf.Tensor) -> tf.Tensor:

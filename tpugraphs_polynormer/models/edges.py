@@ -32,6 +32,11 @@ class Edges(NamedTuple):
         return static - 1 if static is not None else tf.shape(self.target_splits)[0] - 1
 
 
+def unknown_edges() -> list[tf.TensorSpec]:
+    """The specs of all fields but the mask, for a trace that serves graphs of any size."""
+    return [tf.TensorSpec([None], tf.int32)] * len(Edges._fields[:-1])
+
+
 def build_edges(source: np.ndarray, target: np.ndarray, num_nodes: int, *, mask: np.ndarray | None = None) -> Edges:
     """Sorts edges by (target, source), in numpy. Raises ValueError for node ids outside [0, num_nodes)."""
     source, target = np.asarray(source), np.asarray(target)

@@ -182,12 +182,10 @@ def _weighted_sum_segments(
       weights: [num_edges, slots]. values: [num_nodes, slots, dim]. count: how many nodes receive.
       to_sources: from targets to sources, instead of along the edges.
     """
-    senders, receivers = edges.source, edges.target
     if to_sources:
-        order = edges.source_order
-        weights, senders, receivers = (tf.gather(each, order) for each in (weights, receivers, senders))
-    messages = weights[..., tf.newaxis] * tf.gather(values, senders)
-    return _fill_rows(tf.math.segment_sum(messages, receivers), count)
+        weights, edges = tf.gather(weights, edges.source_order), _reverse(edges)
+    messages = weights[..., tf.newaxis] * tf.gather(values, edges.source)
+    return _fill_rows(tf.math.segment_sum(messages, edges.target), count)
 
 
 def _weighted_sum_fused(
@@ -226,8 +224,7 @@ def _largest_divisor(number: int, most: int) -> int:
 
 def _sum_at_sources_segments(values: tf.Tensor, edges: Edges, count: tf.Tensor | int) -> tf.Tensor:
     """[num_edges, slots] -> [count, slots]: the sums over the edges that leave each node."""
-    order = edges.source_order
-    return _fill_rows(tf.math.segment_sum(tf.gather(values, order), tf.gather(edges.source, order)), count)
+    return _fill_rows(tf.math.segment_sum(tf.gather(values, edges.source_order), _reverse(edges).target), count)
 
 
 def _sum_at_sources_fused(values: tf.Tensor, edges: Edges, count: tf.Tensor | int) -> tf.Tensor:

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from tpugraphs_polynormer.cli import main as run_command
+from tpugraphs_polynormer.data.noise import group_equal, pair_repeats
 from tpugraphs_polynormer.data.npz import LayoutArchive, read_archive, write_npz
 from tpugraphs_polynormer.metrics import kendall_tau, rank_candidates, slowdown
 from tpugraphs_polynormer.startup import import_tensorflow, keep_freed_memory
@@ -69,11 +70,8 @@ def fit_ridge(features: np.ndarray, targets: np.ndarray, strength: float) -> np.
 
 def repeat_noise(archive: LayoutArchive) -> np.ndarray:
     """Relative deviations of single measurements, from pairs of rows with the same configuration."""
-    flat = archive.node_config_feat.reshape(archive.num_candidates, -1)
-    _, codes = np.unique(flat, axis=0, return_inverse=True)
-    order = np.argsort(codes.ravel(), kind="stable")
-    same = np.diff(codes.ravel()[order]) == 0
-    return (np.diff(np.log(archive.config_runtime[order])) / np.sqrt(2))[same]
+    first, second = pair_repeats(group_equal(archive.node_config_feat))
+    return np.log(archive.config_runtime[second] / archive.config_runtime[first]) / np.sqrt(2)
 
 
 def report(name: str, runtimes: np.ndarray, scores: np.ndarray, is_new: np.ndarray, seconds: float) -> None:

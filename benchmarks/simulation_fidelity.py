@@ -16,23 +16,13 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import kendalltau
 
+from tpugraphs_polynormer.catalog import TYPICAL_NOISE
 from tpugraphs_polynormer.data.npz import LayoutArchive, TileArchive, read_archive
+from tpugraphs_polynormer.metrics import tau_beyond_noise
 from tpugraphs_polynormer.simulation.costs import layout_seconds
 from tpugraphs_polynormer.simulation.tile_costs import TileCosts
 
-NOISE = 1e-3  # runtimes closer than this are not told apart: about four times the noise of one measurement
 ROW = "{:<38} {:>10} {:>8} {:>9} {:>13} {:>6}"
-
-
-def resolved_tau(predicted: np.ndarray, measured: np.ndarray) -> float:
-    """Kendall's tau over the pairs whose runtimes differ by more than the noise; nan where there are none."""
-    agreement, pairs = 0.0, 0
-    for row in range(len(measured) - 1):
-        ratio = measured[row + 1 :] / measured[row]
-        clear = np.abs(ratio - 1.0) > NOISE
-        agreement += float((np.sign(ratio - 1.0) * np.sign(predicted[row + 1 :] - predicted[row]))[clear].sum())
-        pairs += int(clear.sum())
-    return agreement / pairs if pairs else float("nan")
 
 
 def predict(archive: LayoutArchive | TileArchive) -> tuple[np.ndarray, np.ndarray]:
@@ -51,7 +41,7 @@ def describe(path: Path) -> str:
     tau = kendalltau(predicted, measured).statistic
     top = measured[np.argsort(predicted, kind="stable")[:5]].min() / measured.min()
     spread = f"{measured.max() / measured.min():.3f}"
-    clear = resolved_tau(predicted, measured)
+    clear = tau_beyond_noise(measured, predicted, TYPICAL_NOISE)
     return ROW.format(path.stem[:38], len(measured), spread, f"{tau:.3f}", f"{clear:.3f}", f"{2 - top:.3f}")
 
 

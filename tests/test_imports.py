@@ -18,13 +18,14 @@ LAYERS = (
     ("",),
     ("errors", "startup", "atomic_files"),
     ("settings", "catalog"),
-    ("config",),
-    ("data.npz",),
+    ("config", "chance"),
+    ("metrics",),
+    ("data.npz", "data.noise"),
     ("hlo",),
     ("simulation",),
     ("inspection",),
     ("data",),
-    ("losses", "metrics"),
+    ("losses",),
     ("models",),
     ("submission",),
     ("distribution", "checkpoints"),
@@ -32,7 +33,7 @@ LAYERS = (
     ("tasks", "evaluation"),
     ("training",),
     ("prediction", "program_ranking"),
-    ("chance", "tables"),
+    ("tables",),
     ("run_evaluation", "export"),
     ("node_optimizer", "node_partitions", "node_metrics", "node_models", "node_forward"),
     ("node_training",),
@@ -45,7 +46,18 @@ LAYERS = (
     ("cli",),
 )
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-LIGHT = ("cli", "config", "catalog", "submission", "inspection", "data.npz", "hlo.featurize", "simulation.simulate")
+LIGHT = (
+    "cli",
+    "config",
+    "catalog",
+    "submission",
+    "inspection",
+    "metrics",
+    "data.npz",
+    "data.noise",
+    "hlo.featurize",
+    "simulation.simulate",
+)
 
 
 @functools.cache

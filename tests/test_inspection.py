@@ -1,11 +1,12 @@
 """The summary of an archive, on hand-made and real files."""
 
 import numpy as np
+import pytest
 
 from tests.archives import layout_arrays, tile_arrays
 from tpugraphs_polynormer.cli import main
 from tpugraphs_polynormer.data.npz import write_npz
-from tpugraphs_polynormer.inspection import count_duplicates, inspect_archive, plot_inspection
+from tpugraphs_polynormer.inspection import inspect_archive, plot_inspection
 
 
 def test_counts_opcodes_duplicates_and_quantiles(tmp_path):
@@ -41,10 +42,43 @@ def test_tiles_are_measured_against_their_default(tmp_path):
     assert np.array_equal(inspect_archive(tmp_path / "g.npz").costs, np.arange(1, 7) / 2)
 
 
-def test_duplicates_by_brute_force():
-    rows = np.random.default_rng(0).integers(0, 2, (50, 2, 2))
-    expected = sum(any(np.array_equal(rows[i], rows[j]) for j in range(i)) for i in range(50))
-    assert count_duplicates(rows) == expected > 0
+def shown_rows(path) -> dict[str, str]:
+    """What `inspect` prints, by label."""
+    return {line[:20].rstrip(): line[20:] for line in str(inspect_archive(path)).splitlines()}
+
+
+@pytest.mark.parametrize("kind", ["layout", "tile"])
+def test_repeated_candidates_tell_the_noise(tmp_path, kind):
+    arrays = layout_arrays(num_candidates=44) if kind == "layout" else tile_arrays(num_candidates=44)
+    key = "node_config_feat" if kind == "layout" else "config_feat"
+    rows = np.arange(44)
+    rows[22:42] = rows[:20]  # twenty candidates twice, four once
+    factors = np.ones(44)
+    factors[22:42] = np.where(np.arange(20) % 2, 1.01, 1 / 1.03)  # the second runtime: 1 % more, 3 % less by turns
+    runtimes = (np.arange(1, 45) * 10**7)[rows] * factors
+    arrays |= {key: arrays[key][rows], "config_runtime": np.round(runtimes).astype(np.int64)}
+    write_npz(tmp_path / "g.npz", arrays)
+    rows = shown_rows(tmp_path / "g.npz")
+    assert rows["candidates"] == "44, of them 20 repeat an earlier one"
+    assert rows["repeats"] == "20 candidates were measured more than once"
+    assert rows["their difference"] == "2 % (median), 3 % (95 % are within: the noise)"
+    # 22 of 24 candidates are 1..22 and 43, 44 times 10 ms: none is within 3 % but 43 and 44 of the 276 pairs.
+    assert rows["within the noise"] == "0.4 % of the pairs of different candidates"
+    assert rows["their agreement"].startswith("Kendall tau 1.00 ")
+    assert rows["a perfect model"] == "Kendall tau about 1.00 against single measurements (estimate)"
+
+
+def test_what_the_noise_cannot_be_told_from_is_said(tmp_path):
+    arrays = layout_arrays(num_candidates=30)
+    write_npz(tmp_path / "none.npz", arrays)
+    write_npz(tmp_path / "few.npz", arrays | {"node_config_feat": arrays["node_config_feat"][[*range(29), 3]]})
+    write_npz(tmp_path / "same.npz", arrays | {"node_config_feat": arrays["node_config_feat"][[3] * 30]})
+    hidden = arrays | {"config_runtime": np.zeros(30, np.int64)}
+    write_npz(tmp_path / "hidden.npz", hidden | {"node_config_feat": arrays["node_config_feat"][[*range(15)] * 2]})
+    assert shown_rows(tmp_path / "none.npz")["noise"] == "no candidate is repeated: the noise cannot be estimated"
+    assert "too few" in shown_rows(tmp_path / "few.npz")["noise"]
+    assert "all candidates are equal" in shown_rows(tmp_path / "same.npz")["noise"]
+    assert not {"noise", "repeats", "a perfect model"} & set(shown_rows(tmp_path / "hidden.npz"))
 
 
 def test_command_prints_and_refuses_without_a_traceback(tmp_path, capsys):
@@ -63,3 +97,5 @@ def test_real_archives(real_data):
     shown = str(inspect_archive(real_data / "tpugraphs/layout/alexnet_train_batch_32.npz"))
     assert "convolution 14, dot 9, reshape 3" in shown
     assert "8,000, of them 787 repeat an earlier one" in shown
+    assert "0.025 % (median), 0.098 % (95 % are within: the noise)" in shown
+    assert "a perfect model     Kendall tau about 0.80" in shown

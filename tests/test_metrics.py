@@ -25,6 +25,7 @@ from tpugraphs_polynormer.metrics import (
     slowdown,
     summarize,
     summarize_seeds,
+    tau_beyond_noise,
 )
 
 small_lists = st.lists(st.tuples(st.integers(1, 6), st.integers(-3, 3)), min_size=1, max_size=40)
@@ -74,10 +75,79 @@ def test_runtimes_are_compared_as_integers():
 
 def test_tied_scores_are_wrong_in_opa_and_absent_in_tau():
     runtimes = np.array([10, 20, 30])
-    assert pair_accuracy(runtimes, np.array([1.0, 1.0, 2.0])) == pytest.approx(2 / 3)
-    metrics = graph_metrics("layout", runtimes, np.zeros(3))
-    assert (metrics.opa, metrics.tau) == (0.0, 0.0)
+    scores = np.array([1.0, 1.0, 2.0])  # the pairs (10, 30) and (20, 30) are right, (10, 20) is tied
+    assert pair_accuracy(runtimes, scores) == graph_metrics("layout", runtimes, scores).opa == pytest.approx(2 / 3)
+    assert kendall_tau(runtimes, scores) == pytest.approx(2 / math.sqrt(3 * 2))
     assert math.isnan(kendall_tau(runtimes, np.zeros(3)))
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations([10, 20, 40])))
+def test_equal_scores_get_what_a_random_order_gets_whatever_the_order_of_rows(order):
+    metrics = graph_metrics("layout", np.array(order), np.full(3, 0.7))
+    assert (metrics.opa, metrics.tau, metrics.tau_beyond_noise, metrics.score) == (0.5, 0.0, 0.0, 0.0)
+    # The first of three candidates is each of them in a third of the orders: (0 + 1 + 3) / 3 slower on average.
+    assert metrics.slowdown_1 == pytest.approx(4 / 3)
+    assert metrics.slowdown_5 == pytest.approx(0, abs=1e-12)
+
+
+def test_equal_scores_of_tiles_get_the_mean_over_all_orders():
+    runtimes = np.array([70, 60, 20, 30, 50, 40])
+    metrics = graph_metrics("tile", runtimes, np.zeros(6), np.full(6, 10))
+    # Five of the six hold the fastest tile (2) in 5 of 6 draws, else the best is 3: 0.5 slower.
+    assert metrics.slowdown_5 == pytest.approx(0.5 / 6)
+    assert metrics.score == pytest.approx(1 - 0.5 / 6)
+    assert (metrics.opa, metrics.tau, metrics.tau_beyond_noise) == (0.5, 0.0, 0.0)
+
+
+def test_equal_scores_of_what_cannot_be_ranked():
+    same = graph_metrics("layout", np.full(4, 9), np.zeros(4))
+    assert math.isnan(same.opa) and math.isnan(same.tau) and math.isnan(same.tau_beyond_noise)
+    assert (same.score, same.slowdown_1) == (0.0, pytest.approx(0))
+    alone = graph_metrics("layout", np.array([9]), np.zeros(1))
+    assert (alone.score, alone.slowdown_1) == (1.0, 0.0)
+
+
+def test_tau_beyond_the_noise_by_hand():
+    runtimes = np.array([1000, 1004, 1011, 1100])
+    scores = np.array([2.0, 1.0, 3.0, 2.0])
+    # More than 0.5 % apart: (1000, 1011) right, (1000, 1100) tied, (1004, 1011) right, (1004, 1100) right,
+    # (1011, 1100) wrong. (1000, 1004), which is wrong, is within the noise.
+    assert tau_beyond_noise(runtimes, scores, 0.005) == pytest.approx((3 - 1) / 5)
+    assert tau_beyond_noise(runtimes, scores, 0.0) == pytest.approx((3 - 2) / 6)
+    assert tau_beyond_noise(runtimes, scores, 0.09) == pytest.approx((1 - 0) / 2)
+    assert math.isnan(tau_beyond_noise(runtimes, scores, 0.1))  # 1100 is not more than 1.1 times 1000
+    assert graph_metrics("layout", runtimes, scores, noise=0.005).tau_beyond_noise == pytest.approx(2 / 5)
+    assert graph_metrics("layout", runtimes, scores).tau_beyond_noise == pytest.approx(1 / 6)  # 0.1 %
+
+
+def _brute_tau_beyond_noise(costs, scores, noise):
+    apart = costs[:, None] * (1 + noise) < costs
+    signs = np.sign(scores - scores[:, None])[apart]
+    return signs.mean() if len(signs) else math.nan
+
+
+@given(small_lists, st.sampled_from([0.0, 0.1, 0.3, 0.5, 1.0, 3.0]))
+def test_tau_beyond_the_noise_equals_brute_force(pairs, noise):
+    runtimes, scores = np.array(pairs).T
+    expected = _brute_tau_beyond_noise(runtimes, scores, noise)
+    np.testing.assert_allclose(tau_beyond_noise(runtimes, scores, noise), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-4, 1e-3, 5e-3])
+def test_tau_beyond_the_noise_of_many_candidates(noise):
+    rng = np.random.default_rng(0)
+    runtimes = rng.integers(10**8, 10**8 + 10**6, 3000)
+    scores = np.round(runtimes + rng.normal(0, 3e5, 3000), -3)
+    expected = _brute_tau_beyond_noise(runtimes, scores, noise)
+    assert tau_beyond_noise(runtimes, scores, noise) == pytest.approx(expected, abs=1e-12)
+
+
+def test_tau_beyond_the_noise_of_a_hundred_thousand_candidates():
+    rng = np.random.default_rng(0)
+    runtimes = rng.permutation(100_040) + 10**9  # without ties and without noise it is tau
+    scores = runtimes + rng.normal(0, 30_000, 100_040)
+    assert tau_beyond_noise(runtimes, scores, 0.0) == pytest.approx(kendall_tau(runtimes, scores), abs=1e-12)
+    assert tau_beyond_noise(runtimes, runtimes.astype(float), 2e-5) == 1.0
 
 
 def test_layout_metrics_by_hand():
@@ -87,6 +157,7 @@ def test_layout_metrics_by_hand():
     assert (metrics.collection, metrics.graph, metrics.num_candidates) == ("c", "g", 4)
     assert metrics.opa == pytest.approx(5 / 6)
     assert metrics.tau == pytest.approx(4 / 6)
+    assert metrics.tau_beyond_noise == pytest.approx(4 / 6)
     assert metrics.score == pytest.approx(4 / 6)
     assert metrics.slowdown_1 == pytest.approx(1.0)
     assert (metrics.slowdown_5, metrics.slowdown_10, metrics.slowdown_100) == (0.0, 0.0, 0.0)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from tpugraphs_polynormer.data.noise import MIN_PAIRS, group_equal, pair_repeats, study_noise
 from tpugraphs_polynormer.data.npz import LayoutArchive, TileArchive, read_archive
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_NAMES
+from tpugraphs_polynormer.metrics import kendall_tau
 
 _QUANTILES = (0, 10, 50, 90, 100)
 
@@ -20,8 +22,13 @@ class Inspection:
     archive: TileArchive | LayoutArchive
     opcodes: tuple[tuple[str, int], ...]  # (name, nodes), most frequent first
     configurable: tuple[tuple[str, int], ...]  # the same over the configurable nodes of a layout archive
-    num_duplicates: int
+    groups: np.ndarray  # [c] int64, equal for candidates that are equal
     costs: np.ndarray
+
+    @property
+    def num_duplicates(self) -> int:
+        """How many candidates repeat an earlier one."""
+        return len(self.groups) - int(self.groups.max()) - 1
 
     def __str__(self) -> str:
         return "\n".join(f"{label:<20}{value}" for label, value in self._rows())
@@ -53,7 +60,34 @@ class Inspection:
             f"{quantile}%: {value:,.4g}" if value < 1e4 else f"{quantile}%: {value:,.0f}"
             for quantile, value in zip(_QUANTILES, values, strict=True)
         )
-        return [("runtime quantiles", f"{shown} {unit}"), ("worst / best", f"{values[-1] / values[0]:.3f}")]
+        rows = [("runtime quantiles", f"{shown} {unit}"), ("worst / best", f"{values[-1] / values[0]:.3f}")]
+        return [*rows, *self._noise_rows()]
+
+    def _noise_rows(self) -> list[tuple[str, str]]:
+        """What repeated candidates say; nothing is made up where they say nothing."""
+        first, second = pair_repeats(self.groups)
+        if not len(first):
+            return [("noise", "no candidate is repeated: the noise cannot be estimated")]
+        if not self.groups.any():
+            return [("noise", "all candidates are equal: the noise cannot be told from what the archive does not say")]
+        study = study_noise(self.costs, self.groups)
+        if study is None:
+            found = f"(pairs of them: {len(first)}, needed: {MIN_PAIRS})"
+            return [("noise", f"too few repeated measurements to estimate it {found}")]
+        agreement = kendall_tau(self.costs[first], self.costs[second])
+        return [
+            ("repeats", f"{study.num_repeated:,} candidates were measured more than once"),
+            (
+                "their difference",
+                f"{_percent(study.median)} (median), {_percent(study.noise)} (95 % are within: the noise)",
+            ),
+            (
+                "their agreement",
+                f"Kendall tau {agreement:.2f} of one measurement against another of the same candidate",
+            ),
+            ("within the noise", f"{100 * study.close_share:.1f} % of the pairs of different candidates"),
+            ("a perfect model", f"Kendall tau about {study.perfect_tau:.2f} against single measurements (estimate)"),
+        ]
 
 
 def inspect_archive(path: Path | str) -> Inspection:
@@ -69,15 +103,9 @@ def inspect_archive(path: Path | str) -> Inspection:
         archive=archive,
         opcodes=_count_opcodes(archive.node_opcode),
         configurable=_count_opcodes(configurable),
-        num_duplicates=count_duplicates(candidates),
+        groups=group_equal(candidates),
         costs=costs,
     )
-
-
-def count_duplicates(candidates: np.ndarray) -> int:
-    """How many rows of [c, ...] repeat an earlier row."""
-    seen = {row.tobytes() for row in candidates}
-    return len(candidates) - len(seen)
 
 
 def plot_inspection(inspection: Inspection, path: Path | str) -> None:
@@ -105,6 +133,10 @@ def _count_opcodes(opcodes: np.ndarray) -> tuple[tuple[str, int], ...]:
     ids, counts = np.unique(opcodes, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     return tuple((OPCODE_NAMES[ids[i]], int(counts[i])) for i in order)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %"
 
 
 def _histogram(counts: tuple[tuple[str, int], ...], most: int = 8) -> str:

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from tpugraphs_polynormer.catalog import TILE_TOP
+from tpugraphs_polynormer.catalog import TILE_TOP, TYPICAL_NOISE
+from tpugraphs_polynormer.chance import expected_score, expected_slowdown
 from tpugraphs_polynormer.errors import UserError
 
 
@@ -22,13 +23,19 @@ class MetricError(UserError):
 
 @dataclass(frozen=True)
 class GraphMetrics:
-    """How well one graph's candidates were ranked; `opa` and `tau` are NaN where all true runtimes are equal."""
+    """How well one graph's candidates were ranked.
+
+    Scores that are all equal say nothing: every metric is then what a random order gets on average. That is an `opa`
+    of 0.5 and a `tau` of 0 (NaN where all true runtimes are equal too), a layout score of 0, and for the slowdowns and
+    the tile score the mean over all orders (`chance.py`). Ties of only some scores count as in the official metrics.
+    """
 
     collection: str
     graph: str
     num_candidates: int
-    opa: float  # see `pair_accuracy`
-    tau: float  # Kendall's tau-b of scores against runtimes; 0 if the scores are all equal
+    opa: float  # see `pair_accuracy`; NaN where all true runtimes are equal
+    tau: float  # Kendall's tau-b of scores against runtimes; NaN where all true runtimes are equal
+    tau_beyond_noise: float  # see `tau_beyond_noise`; NaN where no pair differs by more than the noise
     slowdown_1: float  # see `slowdown`
     slowdown_5: float
     slowdown_10: float
@@ -36,7 +43,8 @@ class GraphMetrics:
     score: float  # the contest's, see `kaggle_tile_score` and `kaggle_layout_score`
 
 
-METRICS = ("opa", "tau", "slowdown_1", "slowdown_5", "slowdown_10", "slowdown_100", "score")
+SLOWDOWN_KS = (1, 5, 10, 100)
+METRICS = ("opa", "tau", "tau_beyond_noise", "slowdown_1", "slowdown_5", "slowdown_10", "slowdown_100", "score")
 
 
 def graph_metrics(
@@ -45,23 +53,35 @@ def graph_metrics(
     scores: np.ndarray,
     normalizers: np.ndarray | None = None,
     *,
+    noise: float = TYPICAL_NOISE,
     collection: str = "",
     graph: str = "",
 ) -> GraphMetrics:
-    """All metrics of one graph of kind "tile" or "layout"; every array is [candidates]."""
+    """All metrics of one graph of kind "tile" or "layout"; every array is [candidates].
+
+    `noise` is the relative difference of runtimes from which on a pair counts in `tau_beyond_noise` (data/noise.py).
+    """
     truth = true_costs(runtimes, normalizers, graph=graph)
     ranking = rank_candidates(scores, graph=graph)
     if len(ranking) != len(truth):
         raise MetricError(f"graph {graph!r}: {len(ranking)} scores for {len(truth)} runtimes; expected one for each")
     pairs = _count_pairs(truth, np.asarray(scores))
-    score = {"tile": kaggle_tile_score, "layout": kaggle_layout_score}[kind](truth, ranking)
+    if pairs.scored_apart:
+        opa, tau = pairs.accuracy, pairs.tau
+        slowdowns = {f"slowdown_{k}": slowdown(truth, ranking, k) for k in SLOWDOWN_KS}
+        score = {"tile": kaggle_tile_score, "layout": kaggle_layout_score}[kind](truth, ranking)
+    else:
+        opa, tau = (0.5, 0.0) if pairs.comparable else (math.nan, math.nan)
+        slowdowns = {f"slowdown_{k}": expected_slowdown(truth, k) for k in SLOWDOWN_KS}
+        score = expected_score(kind, truth)
     return GraphMetrics(
         collection=collection,
         graph=graph,
         num_candidates=len(truth),
-        opa=pairs.accuracy,
-        tau=0.0 if pairs.comparable and not pairs.scored_apart else pairs.tau,
-        **{f"slowdown_{k}": slowdown(truth, ranking, k) for k in (1, 5, 10, 100)},
+        opa=opa,
+        tau=tau,
+        tau_beyond_noise=tau_beyond_noise(truth, np.asarray(scores), noise),
+        **slowdowns,
         score=score,
     )
 
@@ -108,6 +128,28 @@ def pair_accuracy(runtimes: np.ndarray, scores: np.ndarray) -> float:
 def kendall_tau(runtimes: np.ndarray, scores: np.ndarray) -> float:
     """Kendall's tau-b as `scipy.stats.kendalltau`, NaN where either side is all equal; O(n log n), counts are exact."""
     return _count_pairs(np.asarray(runtimes), np.asarray(scores)).tau
+
+
+def tau_beyond_noise(costs: np.ndarray, scores: np.ndarray, noise: float) -> float:
+    """(right - wrong) / pairs over the pairs whose larger cost is more than 1 + noise times the smaller one.
+
+    A tie of scores is neither right nor wrong. NaN where there is no such pair. Counts are exact, in O(n log n).
+    """
+    order = np.argsort(costs, kind="stable")
+    costs = np.asarray(costs)[order]
+    ranks = np.unique(scores, return_inverse=True)[1][order]
+    # Of the costs in ascending order, those that are clearly below the j-th are the first `below[j]`.
+    below = np.searchsorted(costs * (1 + noise) if noise else costs, costs, side="left")
+    pairs = int(below.sum())
+    if not pairs:
+        return math.nan
+    # Each candidate twice: at its index as the smaller cost of a pair, and as the larger one after those below it.
+    count = len(costs)
+    sequence = np.argsort(np.concatenate([2 * np.arange(count) + 1, 2 * below]), kind="stable")
+    ranks, is_smaller = ranks[sequence % count], sequence < count
+    wrong = _count_inversions(ranks, is_smaller)
+    right = _count_inversions(ranks.max() - ranks, is_smaller)
+    return (right - wrong) / pairs
 
 
 def slowdown(costs: np.ndarray, ranking: np.ndarray, k: int) -> float:
@@ -170,20 +212,24 @@ def _count_pairs(runtimes: np.ndarray, scores: np.ndarray) -> _Pairs:
     return _Pairs(comparable=total - tied_times, scored_apart=total - tied_ranks, right=right, wrong=wrong)
 
 
-def _count_inversions(values: np.ndarray) -> int:
-    """Pairs i < j with values[i] > values[j], for values in 0..n-1.
+def _count_inversions(values: np.ndarray, is_first: np.ndarray | None = None) -> int:
+    """Pairs i < j with values[i] > values[j], for values in 0..n-1; with a mask, those where i is marked and j is not.
 
     An inversion is decided at the highest bit in which its two values differ. Bit by bit from the top, with the values
     stably grouped by the bits above, each value with a 0 there is inverted with the 1s before it in its group.
     """
     inversions = 0
+    can_be_first = np.ones(len(values), bool) if is_first is None else is_first
+    can_be_second = np.ones(len(values), bool) if is_first is None else ~is_first
     for bit in reversed(range(int(values.max(initial=0)).bit_length())):
-        ones = (values >> bit) & 1
+        has_bit = ((values >> bit) & 1).astype(bool)
+        ones = has_bit & can_be_first
         ones_before = np.cumsum(ones) - ones
         groups = values >> (bit + 1)
         group_starts = np.searchsorted(groups, groups)
-        inversions += int((ones_before - ones_before[group_starts])[ones == 0].sum())
-        values = values[np.argsort(values >> bit, kind="stable")]
+        inversions += int((ones_before - ones_before[group_starts])[~has_bit & can_be_second].sum())
+        order = np.argsort(values >> bit, kind="stable")
+        values, can_be_first, can_be_second = values[order], can_be_first[order], can_be_second[order]
     return inversions
 
 
@@ -256,7 +302,7 @@ def _means(rows: Sequence[Mapping[str, float | None]]) -> dict[str, float | None
 
 
 def _spread(rows: Sequence[Mapping[str, float | None]]) -> dict[str, dict]:
-    return {metric: _mean_and_deviation(_defined(row[metric] for row in rows)) for metric in METRICS}
+    return {metric: _mean_and_deviation(_defined(row.get(metric) for row in rows)) for metric in METRICS}
 
 
 def _mean_and_deviation(values: list[float]) -> dict[str, float | int | None]:

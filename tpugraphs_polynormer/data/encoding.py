@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tpugraphs_polynormer.catalog import LAYOUT_MAX, LAYOUT_MIN, NUM_LAYOUT_FEATURES, NUM_TILE_FEATURES
+from tpugraphs_polynormer.data.noise import group_equal
 
 NUM_TILE_SLOTS = 3  # kernel, output and input bounds
 _NUM_LAYOUT_VALUES = LAYOUT_MAX - LAYOUT_MIN + 1
@@ -66,13 +67,7 @@ def collapse_duplicates(candidates: Candidates) -> Candidates:
 
     Sorted by runtime over normalizer, so that the fastest part of a training graph is a prefix.
     """
-    places: dict[bytes, int] = {}
-    groups = np.array(
-        [
-            places.setdefault(codes.tobytes() + normalizer.tobytes(), len(places))
-            for codes, normalizer in zip(candidates.codes, candidates.normalizers, strict=True)
-        ]
-    )
+    groups = group_equal(candidates.codes, candidates.normalizers)
     counts = np.bincount(groups)
     first = np.zeros(len(counts), np.int64)
     first[groups[::-1]] = np.arange(len(groups))[::-1]

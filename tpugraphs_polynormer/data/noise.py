@@ -1,0 +1,160 @@
+"""Measurement noise of one graph, estimated from candidates that were measured more than once.
+
+The relative difference of two costs is the larger over the smaller, minus one. A graph's *noise* is the relative
+difference that 95 % of the pairs of repeated measurements do not exceed: a pair of candidates that differs by more is
+almost surely ordered right by its measurements.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tpugraphs_polynormer.catalog import TYPICAL_NOISE
+
+MIN_PAIRS = 10  # fewer pairs of repeated measurements give no estimate
+NOISE_QUANTILE = 0.95
+_NUM_BINS = 200  # of differences, in the estimate of the perfect model's tau
+_NUM_STEPS = 500  # of expectation maximisation; 2,000 change the tau of the real archives by at most 0.005
+_NUM_DIFFERENCES = 400  # quantiles that stand for the distribution of repeats
+
+
+@dataclass(frozen=True)
+class NoiseStudy:
+    """What the repeated measurements of one graph say about its noise and about how well it can be ranked at all."""
+
+    num_repeated: int  # candidates that were measured more than once
+    num_pairs: int  # pairs of repeated measurements, see `pair_repeats`
+    median: float  # relative difference that half of these pairs do not exceed
+    noise: float  # relative difference that 95 % of these pairs do not exceed
+    close_share: float  # share of the pairs of different candidates whose relative difference is at most `noise`
+    perfect_tau: float  # see `estimate_perfect_tau`
+
+
+def group_equal(*columns: np.ndarray) -> np.ndarray:
+    """int64 [c]: a group number per row, equal for rows that agree in all columns [c, ...], by first appearance.
+
+    Rows are compared by 128-bit digests, so that no copy of a large array is held.
+    """
+    groups: dict[bytes, int] = {}
+    found = np.empty(len(columns[0]), np.int64)
+    for number, rows in enumerate(zip(*(np.ascontiguousarray(column) for column in columns), strict=True)):
+        digest = hashlib.blake2b(digest_size=16)
+        for row in rows:
+            digest.update(row.tobytes())
+        found[number] = groups.setdefault(digest.digest(), len(groups))
+    return found
+
+
+def pair_repeats(groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """([p], [p]) rows: pairs of measurements of the same candidate, each row in at most one pair.
+
+    Of a candidate's m measurements in the order of rows the k-th is paired with the one m // 2 later. The pairs are
+    therefore independent, and a drift between early and late measurements shows in them.
+    """
+    order = np.argsort(groups, kind="stable")
+    counts = np.bincount(groups)
+    positions = np.arange(len(groups)) - np.repeat(np.cumsum(counts) - counts, counts)
+    halves = np.repeat(counts // 2, counts)
+    first = np.flatnonzero(positions < halves)
+    return order[first], order[first + halves[first]]
+
+
+def measure_noise(costs: np.ndarray, groups: np.ndarray) -> float | None:
+    """The noise of a graph's costs [c], or None where it cannot be estimated.
+
+    That is where runtimes are hidden (0), where there are fewer than MIN_PAIRS pairs of repeats, and where all
+    candidates are equal: nothing tells then whether they differ by noise or by what the archive does not say.
+    """
+    differences = _repeat_differences(costs, groups)
+    return None if differences is None else float(np.quantile(np.expm1(differences), NOISE_QUANTILE))
+
+
+def study_noise(costs: np.ndarray, groups: np.ndarray) -> NoiseStudy | None:
+    """All that the repeats of costs [c] say, or None where `measure_noise` gives None."""
+    differences = _repeat_differences(costs, groups)
+    if differences is None:
+        return None
+    noise = measure_noise(costs, groups)
+    single = np.asarray(costs, np.float64)[np.unique(groups, return_index=True)[1]]
+    return NoiseStudy(
+        num_repeated=int((np.bincount(groups) > 1).sum()),
+        num_pairs=len(differences),
+        median=float(np.median(np.expm1(differences))),
+        noise=noise,
+        close_share=_count_close(np.sort(single), noise) / math.comb(len(single), 2),
+        perfect_tau=estimate_perfect_tau(single, differences),
+    )
+
+
+def typical_noise(noises: Iterable[float | None]) -> float:
+    """The noise to assume for a graph without an estimate: the median of the known ones, else TYPICAL_NOISE."""
+    known = [noise for noise in noises if noise is not None]
+    return float(np.median(known)) if known else TYPICAL_NOISE
+
+
+def estimate_perfect_tau(costs: np.ndarray, differences: np.ndarray) -> float:
+    """Kendall's tau of a perfect model, which knows the true order, against one measurement [c] of each candidate.
+
+    `differences` [p] are |log a - log b| of repeated measurements; F is their distribution function. Measurements
+    put a pair of candidates with the true log difference D in the right order with probability (1 + F(|D|)) / 2, so
+    that tau = E[F(|D|)] over pairs. D is unknown: the measured difference is D + r, where r is distributed as the
+    repeats are, with either sign. The distribution of |D| is found by expectation maximisation on a histogram of the
+    measured differences (the Richardson-Lucy deconvolution). Noise added to the measurements would overestimate tau,
+    because they contain noise already.
+
+    Assumes that the noise of all candidates has one distribution, relative to the runtime, and that it is
+    independent between measurements.
+    """
+    repeats = np.sort(differences)
+    if repeats[-1] == 0:
+        return 1.0
+    low = max(np.median(repeats) / 50, repeats[-1] * 1e-6)
+    edges = np.concatenate([[0.0], np.geomspace(low, 2 * repeats[-1], _NUM_BINS)])  # what is larger is one more bin
+    true = np.concatenate([[0.0], (edges[:-1] + edges[1:]) / 2])
+    logs = np.sort(np.log(np.asarray(costs, np.float64)))
+    totals = [_count_within(logs, logs + edge) for edge in edges[1:]]
+    measured = np.diff([0, *totals, math.comb(len(logs), 2)])
+    explained = _difference_bins(
+        true, edges, np.quantile(repeats, (np.arange(_NUM_DIFFERENCES) + 0.5) / _NUM_DIFFERENCES)
+    )
+    weights = np.full(len(true) + 1, measured.sum() / (len(true) + 1))
+    for _ in range(_NUM_STEPS):
+        weights *= explained.T @ (measured / np.maximum(explained @ weights, 1e-300))
+    below, up_to = (np.searchsorted(repeats, true, side=side) for side in ("left", "right"))
+    known_order = np.append((below + up_to) / 2 / len(repeats), 1.0)  # F, ties by half
+    return float(weights @ known_order / weights.sum())
+
+
+def _difference_bins(true: np.ndarray, edges: np.ndarray, repeats: np.ndarray) -> np.ndarray:
+    """[bins + 1, differences + 1]: P(measured difference in bin | true difference), the last of each "larger"."""
+    chances = np.zeros((len(edges), len(true) + 1))
+    for number, difference in enumerate(true):
+        noisy = np.abs(np.concatenate([difference - repeats, difference + repeats]))
+        bins = np.searchsorted(edges[1:], noisy, side="left")
+        chances[:, number] = np.bincount(bins, minlength=len(edges)) / len(noisy)
+    chances[-1, -1] = 1.0
+    return chances
+
+
+def _repeat_differences(costs: np.ndarray, groups: np.ndarray) -> np.ndarray | None:
+    """|log a - log b| [p] of the paired repeats, or None where they say nothing."""
+    first, second = pair_repeats(groups)
+    if len(first) < MIN_PAIRS or not groups.any() or not np.all(costs):
+        return None
+    return np.abs(np.log(costs[first]) - np.log(costs[second]))
+
+
+def _count_close(ascending: np.ndarray, noise: float) -> int:
+    """How many pairs of sorted costs differ relatively by at most `noise`."""
+    return _count_within(ascending, ascending * (1 + noise))
+
+
+def _count_within(ascending: np.ndarray, limits: np.ndarray) -> int:
+    """How many later values are at most the limit of an earlier one, over all of them; limits ascend too."""
+    count = len(ascending)
+    return int(np.searchsorted(ascending, limits, side="right").sum()) - count * (count + 1) // 2

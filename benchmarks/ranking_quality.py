@@ -81,7 +81,8 @@ def train_and_judge(job: dict) -> dict:
     for number, entry in enumerate(split.graphs):
         runtimes, normalizers = read_truth(work, name, entry.name)
         scores = scorer.score_graph(split, number)
-        graphs.append(graph_metrics(collection.kind, runtimes, scores, normalizers, collection=name, graph=entry.name))
+        names = {"collection": name, "graph": entry.name}
+        graphs.append(graph_metrics(collection.kind, runtimes, scores, normalizers, noise=split.noise(number), **names))
     return summarize(graphs)["overall"]
 
 

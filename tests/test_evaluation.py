@@ -3,15 +3,20 @@
 import csv
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
+from tests.archives import layout_arrays, write_tree
+from tests.datasets import preprocess_here
 from tests.ranking_data import LAYOUT, TILE, collection
+from tpugraphs_polynormer.data.indices import find_indices, read_indices
 from tpugraphs_polynormer.data.manifest import DatasetError
+from tpugraphs_polynormer.data.npz import write_npz
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.evaluation import choose_candidates, evaluate_split, format_csv, read_indices
+from tpugraphs_polynormer.evaluation import choose_candidates, evaluate_split, format_csv
 
 
 class TruthScorer:
@@ -39,6 +44,76 @@ def test_the_official_files_are_read(real_data, name, num_graphs):
     assert len(indices) == num_graphs
     for numbers in indices.values():
         assert numbers.dtype == np.int64 and 0 < len(numbers) <= 1000
+
+
+def test_tiles_and_no_folder_have_no_indices(tmp_path):
+    assert find_indices(None, LAYOUT) is None
+    assert find_indices(tmp_path, TILE) is None
+    write_indices(tmp_path, {"valid0": [1]})
+    assert find_indices(tmp_path, LAYOUT)["valid0"].tolist() == [1]
+
+
+def write_official(real_data, root) -> Path:
+    """The official U-Nets as a tree; rewritten, so that it does not matter in which order their arrays are stored."""
+    for split, name in (("train", "unet3d"), ("valid", "unet_3d.4x4.bf16")):
+        path = Path("npz/layout/xla/default") / split / f"{name}.npz"
+        source = real_data / "tpugraphs/official" / path
+        if not source.is_file():
+            pytest.skip(f"{source} not found")
+        with np.load(source, allow_pickle=False) as arrays:
+            write_npz(root / path, {key: np.ascontiguousarray(arrays[key]) for key in arrays})
+    return root
+
+
+def test_official_files_on_official_archives(real_data, tmp_path):
+    """The index files name seven graphs; those that the dataset does not hold are no error."""
+    name = "layout:xla:default"
+    (dataset,) = preprocess_here(write_official(real_data, tmp_path / "in"), tmp_path / "out", name)
+    split = dataset.split("valid")
+    assert dataset.split("train").noise(0) == pytest.approx(1.05e-5, rel=0.03)
+    assert split.noise(0) == pytest.approx(4.4e-5, rel=0.03)
+    indices = find_indices(real_data / "tpugraphs/eval_indices", name)
+    assert len(indices) == 7 and [graph.name for graph in split.graphs] == ["unet_3d.4x4.bf16"]
+    chosen = choose_candidates(split, most=0, indices=indices)
+    (metrics,) = evaluate_split(TruthScorer(), split, collection=name, candidates=chosen)
+    assert metrics.num_candidates == 1000
+    assert metrics.tau == pytest.approx(1) and metrics.tau_beyond_noise == 1.0
+
+
+class RepeatScorer:
+    """Scores are the runtimes of the second half, for both halves."""
+
+    def score_graph(self, split, number, candidates):
+        half = len(candidates) // 2
+        return np.tile(split.read_column(number, "runtimes", candidates)[half:], 2)
+
+
+def test_each_graph_is_judged_by_its_own_noise(tmp_path):
+    """Candidates 1, 2 .. 12 ms, all measured twice; the second time `percent` longer, or for odd ones shorter."""
+    graphs = {}
+    for graph, percent in (("quiet", 0.01), ("noisy", 30.0)):
+        arrays = layout_arrays(num_candidates=12)
+        base = np.arange(1, 13) * 10**6
+        again = np.where(np.arange(12) % 2, base / (1 + percent / 100), base * (1 + percent / 100))
+        graphs[graph] = arrays | {
+            "node_config_feat": np.tile(arrays["node_config_feat"], (2, 1, 1)),
+            "config_runtime": np.concatenate([base, again]).round().astype(np.int64),
+        }
+    graphs["once"] = layout_arrays(num_candidates=8, seed=5)
+    write_tree(tmp_path / "in", LAYOUT, {"train": {"a": layout_arrays()}, "valid": graphs})
+    (dataset,) = preprocess_here(tmp_path / "in", tmp_path / "out", LAYOUT)
+    split = dataset.split("valid")
+    noises = {graph.name: split.noise(number) for number, graph in enumerate(split.graphs)}
+    assert noises["quiet"] == pytest.approx(1e-4, rel=1e-3)
+    assert noises["noisy"] == pytest.approx(0.3, rel=1e-3)
+    assert noises["once"] == pytest.approx((1e-4 + 0.3) / 2, rel=1e-3)  # the median of the collection
+    assert [graph.noise for graph in split.graphs if graph.name == "once"] == [None]
+    found = evaluate_split(RepeatScorer(), split, collection=LAYOUT, candidates=choose_candidates(split, most=0))
+    for number, metrics in enumerate(found):
+        runtimes = split.read_column(number, "runtimes").astype(float)
+        scores = RepeatScorer().score_graph(split, number, np.arange(len(runtimes)))
+        apart = runtimes[:, None] * (1 + split.noise(number)) < runtimes
+        assert metrics.tau_beyond_noise == pytest.approx(np.sign(scores - scores[:, None])[apart].mean())
 
 
 def test_indices_choose_the_candidates_in_their_order(tmp_path):

@@ -55,6 +55,7 @@ LIGHT = (
     "metrics",
     "data.npz",
     "data.noise",
+    "data.indices",
     "hlo.featurize",
     "simulation.simulate",
 )

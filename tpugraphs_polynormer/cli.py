@@ -164,6 +164,15 @@ def _add_preprocess(stages: argparse._SubParsersAction) -> None:
     preprocess.add_argument("--input-format", choices=("npz", "pb"), default="npz", help="pb: layout tuning protobufs")
     preprocess.add_argument("--collections", nargs="+", default=list(COLLECTIONS), metavar="ID", choices=COLLECTIONS)
     preprocess.add_argument("--on-error", choices=("fail", "skip"), default="fail", help="what a bad archive does")
+    preprocess.add_argument(
+        "--exclude",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME",
+        help="graphs to leave out; unet* means all such",
+    )
+    preprocess.add_argument("--exclude-file", type=Path, metavar="FILE", help="the same, one name per line")
     preprocess.add_argument("--max-nodes", type=int, default=0, help="prune larger graphs around configurable nodes")
     preprocess.add_argument("--hops", type=int, default=3, help="with --max-nodes: how far around them")
     preprocess.add_argument("--graphs-per-shard", type=int, default=0, help="default: 4 layout or 256 tile graphs")
@@ -174,8 +183,8 @@ def _run_preprocess(args: argparse.Namespace) -> None:
     import_tensorflow()
     from pipelines.preprocess import run
 
-    for collection in run(args, args.beam_arguments):
-        print(f"{collection}: {args.output}")
+    for collection, num_excluded in run(args, args.beam_arguments).items():
+        print(f"{collection}: {args.output}" + (f", excluded graphs: {num_excluded:,}" if num_excluded else ""))
 
 
 def _add_featurize(stages: argparse._SubParsersAction) -> None:
@@ -203,7 +212,7 @@ def _add_train(stages: argparse._SubParsersAction) -> None:
     train.add_argument("--data", type=Path, required=True, help="folder of the preprocessed datasets")
     train.add_argument("--run-dir", type=Path, required=True)
     train.add_argument("--seeds", type=_parse_numbers, metavar="0,1,2", help="one run per seed, and their spread")
-    train.add_argument("--indices", type=Path, help="folder of the official validation index files")
+    train.add_argument("--indices", type=Path, help="the folder eval_indices that `download` made (official protocol)")
     train.add_argument("--strategy", default="auto", choices=("auto", "cpu", "gpu", "tpu", "multiworker"))
     train.add_argument("--devices", type=int, default=0, help="GPUs to use, or virtual CPU devices")
     train.add_argument("--tpu", default="local", help="name of the TPU; local on a TPU VM")
@@ -310,7 +319,9 @@ def _add_evaluate(stages: argparse._SubParsersAction) -> None:
     evaluate = stages.add_parser("evaluate", help="metrics of trained runs, graph by graph")
     _add_runs(evaluate, "run directories, or folders of runs by seed; each is evaluated alone")
     evaluate.add_argument("--split", default="valid", choices=("train", "valid", "test"))
-    evaluate.add_argument("--indices", type=Path, help="folder of the official validation index files")
+    evaluate.add_argument(
+        "--indices", type=Path, help="the folder eval_indices that `download` made (official protocol)"
+    )
     evaluate.add_argument("--output", type=Path, help="folder for the csv and JSON files (default: the run directory)")
     evaluate.set_defaults(run=_run_evaluate)
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
@@ -18,28 +16,6 @@ from tpugraphs_polynormer.data.store import Split
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.metrics import GraphMetrics, graph_metrics
 from tpugraphs_polynormer.scoring import Scorer
-
-_INDEX_FORMAT = "JSON of graph name -> list of candidate numbers"
-
-
-def read_indices(folder: Path | str, collection: str) -> dict[str, np.ndarray]:
-    """The official candidate numbers per validation graph: `<folder>/<source>_<search>.json`, {graph: [numbers]}.
-
-    A number may stand there twice (unet_3d.4x4.bf16 of xla:random has such): it then counts twice, as officially.
-    """
-    path = Path(folder) / ("_".join(collection.split(":")[1:]) + ".json")
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError) as fault:
-        raise UserError(f"{path}: not an index file ({fault}); expected {_INDEX_FORMAT}") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: found a {type(content).__name__}, expected {_INDEX_FORMAT}")
-    for name, numbers in content.items():
-        if not isinstance(numbers, list) or not numbers or any(type(number) is not int for number in numbers):
-            raise UserError(f"{path}: {name}: found {numbers!r:.80}, expected a list of candidate numbers")
-        if min(numbers) < 0:
-            raise UserError(f"{path}: {name}: found {min(numbers)}, expected candidate numbers from 0 on")
-    return {name: np.array(numbers, np.int64) for name, numbers in content.items()}
 
 
 def choose_candidates(
@@ -77,7 +53,8 @@ def evaluate_split(
             raise DatasetError(f"{collection} {entry.name}: runtimes are hidden; evaluate a split that has them")
         normalizers = split.read_column(number, "normalizers", numbers) if kind == "tile" else None
         scores = scorer.score_graph(split, number, numbers)
-        results.append(graph_metrics(kind, runtimes, scores, normalizers, collection=collection, graph=entry.name))
+        names = {"collection": collection, "graph": entry.name}
+        results.append(graph_metrics(kind, runtimes, scores, normalizers, noise=split.noise(number), **names))
     return results
 
 

@@ -133,6 +133,7 @@ def _make_dataset(folder: Path, collection: str, arrays: dict[str, np.ndarray]) 
         splits={"test": describe_split([description])},
         statistics=None,
         num_rejected=0,
+        excluded={},
     )
     write_json(folder / MANIFEST_NAME, manifest)
     return Collection(folder)

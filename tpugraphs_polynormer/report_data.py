@@ -92,9 +92,8 @@ def _gather_graph(task: RankingTask, scorer: Scorer, split: Split, number: int, 
     normalizers = split.read_column(number, "normalizers", chosen) if manifest.kind == "tile" else None
     costs = true_costs(runtimes, normalizers, graph=entry.name)
     scores = scorer.score_graph(split, number, chosen)
-    metrics = graph_metrics(
-        manifest.kind, runtimes, scores, normalizers, collection=manifest.collection, graph=entry.name
-    )
+    names = {"collection": manifest.collection, "graph": entry.name}
+    metrics = graph_metrics(manifest.kind, runtimes, scores, normalizers, noise=split.noise(number), **names)
     ranking = rank_candidates(scores, graph=entry.name)
     return GraphReport(
         metrics=metrics,

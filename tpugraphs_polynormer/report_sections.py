@@ -36,6 +36,7 @@ def _render_scores(reports: Sequence[RunReport]) -> str:
         _CHANCE,
         "OPA",
         "tau",
+        "tau beyond noise",
         *(f"slowdown {k}" for k in (1, 5, 10, 100)),
     ]
     intro = (

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from tpugraphs_polynormer.atomic_files import write_text
-from tpugraphs_polynormer.catalog import find_collection
 from tpugraphs_polynormer.checkpoints import RunError
-from tpugraphs_polynormer.evaluation import choose_candidates, evaluate_split, format_csv, read_indices
+from tpugraphs_polynormer.data.indices import find_indices
+from tpugraphs_polynormer.evaluation import choose_candidates, evaluate_split, format_csv
 from tpugraphs_polynormer.metrics import GraphMetrics, summarize
 from tpugraphs_polynormer.prediction import expand_runs, load_ranker, open_ranking_run
 from tpugraphs_polynormer.tables import format_number, format_table
 
-_SHOWN = ("opa", "tau", "slowdown_1", "slowdown_5", "score")
+_SHOWN = ("opa", "tau", "tau_beyond_noise", "slowdown_1", "slowdown_5", "score")
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,12 @@ def evaluate_run(
     """Metrics of every graph of the split: on the official candidates where given (layout), else on all of them."""
     run = open_ranking_run(run_dir)
     name = run.config.data.collection
-    is_official = indices_dir is not None and find_collection(name).kind == "layout"  # tiles have no index files
-    indices = read_indices(indices_dir, name) if is_official else None
+    indices = find_indices(indices_dir, name)
     task = load_ranker(run_dir, data_dir)
     opened = task.collection.split(split)
     chosen = choose_candidates(opened, most=0, indices=indices)
     graphs = evaluate_split(task.make_scorer(), opened, collection=name, candidates=chosen, progress=True)
-    protocol = "official indices" if is_official else "all candidates"
+    protocol = "official indices" if indices is not None else "all candidates"
     return RunEvaluation(label or label_runs([run_dir])[0], name, split, protocol, graphs)
 
 

@@ -17,10 +17,11 @@ from tqdm import tqdm
 
 from tpugraphs_polynormer.checkpoints import Checkpoints, EventLog, RunDirectory, RunError
 from tpugraphs_polynormer.config import Config
+from tpugraphs_polynormer.data.indices import find_indices
 from tpugraphs_polynormer.data.input_pipeline import Shard, make_training_dataset
 from tpugraphs_polynormer.data.manifest import DatasetError
 from tpugraphs_polynormer.distribution import is_chief, wait_for_workers
-from tpugraphs_polynormer.evaluation import choose_candidates, evaluate_split, read_indices
+from tpugraphs_polynormer.evaluation import choose_candidates, evaluate_split
 from tpugraphs_polynormer.metrics import MetricError, summarize, summarize_seeds
 from tpugraphs_polynormer.settings import ConfigError
 from tpugraphs_polynormer.tasks import DatasetFacts, RankingTask, build_optimizer, build_ranking_task, open_collection
@@ -163,7 +164,7 @@ class _Session:
         self._valid = task.collection.split("valid")
         self._scorer = task.make_scorer()
         name = task.config.data.collection
-        indices = read_indices(indices_dir, name) if indices_dir else None
+        indices = find_indices(indices_dir, name)
         self._candidates = choose_candidates(
             self._valid, most=self._config.validation_candidates, seed=0, indices=indices
         )

@@ -102,6 +102,13 @@ def test_a_foreign_field_is_named(tmp_path, content):
         read_changed(tmp_path, content | {"surprise": 1})
 
 
+def test_a_dataset_of_before_is_refused_with_the_command_that_makes_it_new(tmp_path, content):
+    with pytest.raises(
+        DatasetError, match=r"format_version 1, expected 2; preprocess again with `tpugraphs preprocess`"
+    ):
+        read_changed(tmp_path, content | {"format_version": 1})
+
+
 def test_another_version_is_refused(tmp_path, content):
     with pytest.raises(DatasetError, match=f"format_version {FORMAT_VERSION + 1}, expected {FORMAT_VERSION}"):
         read_changed(tmp_path, content | {"format_version": FORMAT_VERSION + 1})
@@ -115,12 +122,13 @@ def test_another_version_is_refused(tmp_path, content):
         (("splits", "train", "num_graphs"), 7),
         (("splits", "valid", "num_candidates"), 0),
         (("splits", "train", "sizes", "nodes", "max"), 3),
+        (("splits", "train", "shards", 0, "graphs", 0, "noise"), -1e-9),
         (("statistics", "mean"), [0.0] * 139),
         (("statistics", "opcode_counts"), [1]),
     ],
 )
 def test_values_that_contradict_each_other_are_named(tmp_path, content, path, value):
-    with pytest.raises(DatasetError, match=r"\.".join(path[:3])):
+    with pytest.raises(DatasetError, match=r"\.".join(path[:2])):
         read_changed(tmp_path, replaced(content, path, value))
 
 

@@ -182,6 +182,67 @@ def test_a_changed_archive_is_made_anew(own_tree, tmp_path):
     assert Collection(output / FOLDER).split("valid").graphs[1].num_candidates == 20
 
 
+def test_excluded_graphs_are_left_out_and_recorded(tree, tmp_path, expected, capsys):
+    (tmp_path / "bad.txt").write_text("valid1  # reported as corrupt\n")
+    output = tmp_path / "out"
+    exclude = ["--exclude", "graph[34]", "kernel0", "--exclude-file", str(tmp_path / "bad.txt")]
+    assert run(tree, output, *exclude) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{LAYOUT}: {output}, excluded graphs: 3",
+        f"{TILE}: {output}, excluded graphs: 1",
+    ]
+    layouts, tiles = (Collection(output / name.replace(":", "/")) for name in (LAYOUT, TILE))
+    layouts.verify()
+    assert layouts.manifest.excluded == {"train": ("graph3", "graph4"), "valid": ("valid1",)}
+    assert tiles.manifest.excluded == {"train": ("kernel0",)}
+    names = [graph.name for graph in layouts.split("train").graphs]
+    assert names == ["graph0", "graph1", "graph2", "graph5", "graph6", "same"]
+    assert [graph.name for graph in layouts.split("valid").graphs] == ["valid0"]
+    # The statistics are those of the graphs that stayed, as if the others had never been in the tree.
+    without = shutil.copytree(tree, tmp_path / "in")
+    for path in ("train/graph3", "train/graph4", "valid/valid1"):
+        (without / "npz" / FOLDER / f"{path}.npz").unlink()
+    preprocess_here(without, tmp_path / "without", LAYOUT, graphs_per_shard=2)
+    found, wanted = contents(output / FOLDER), contents(tmp_path / "without" / FOLDER)
+    manifests = [json.loads(each.pop(MANIFEST_NAME)) for each in (found, wanted)]
+    assert found == wanted
+    assert manifests[0] == manifests[1] | {"excluded": {"train": ["graph3", "graph4"], "valid": ["valid1"]}}
+    # Rerun with the same exclusions nothing is made again; without them everything is as if they had never been.
+    before = identities(output)
+    assert run(tree, output, *exclude) == 0
+    assert identities(output) == before
+    assert run(tree, output) == 0
+    assert contents(output) == expected
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--exclude", "grapf3"], "no graph is named 'grapf3'; did you mean graph3"),
+        (["--exclude", "hidden"], "hidden is in the test split of layout:xla:random"),
+        (["--exclude", "kernel*"], "no graph is left in the train split of tile:xla"),
+        (["--exclude-file", "nowhere.txt"], "nowhere.txt: not readable"),
+    ],
+)
+def test_exclusions_that_cannot_be_meant_are_refused_before_anything_is_touched(tree, tmp_path, more, said, capsys):
+    assert run(tree, tmp_path / "out", *more) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_noise_is_measured_before_duplicates_collapse(tmp_path):
+    arrays = layout_arrays(num_candidates=24)
+    arrays["node_config_feat"][12:] = arrays["node_config_feat"][:12]
+    arrays["config_runtime"] = np.concatenate([np.arange(1, 13) * 10**6, np.arange(1, 13) * 10**6 * 1.5]).astype(int)
+    hidden = arrays | {"config_runtime": np.zeros(24, np.int64)}
+    write_tree(tmp_path / "in", LAYOUT, {"train": {"twice": arrays, "once": layout_arrays()}, "test": {"h": hidden}})
+    (collection,) = preprocess_here(tmp_path / "in", tmp_path / "out", LAYOUT)
+    graphs = {graph.name: graph for graph in [*collection.split("train").graphs, *collection.split("test").graphs]}
+    assert graphs["twice"].num_candidates == 12
+    assert graphs["twice"].noise == pytest.approx(0.5)
+    assert graphs["once"].noise is None and graphs["h"].noise is None
+
+
 def test_leftovers_of_killed_runs_are_swept_and_strangers_spared(tree, tmp_path, expected):
     folder = tmp_path / FOLDER
     folder.mkdir(parents=True)

@@ -16,7 +16,7 @@ from tpugraphs_polynormer.catalog import COLLECTIONS, NUM_NODE_FEATURES, NUM_OPC
 from tpugraphs_polynormer.data.statistics import FeatureStatistics, summarize_sizes
 from tpugraphs_polynormer.errors import UserError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 2: `noise` of each graph and `excluded`
 MANIFEST_NAME = "manifest.json"
 T = TypeVar("T")
 
@@ -41,6 +41,7 @@ class GraphEntry:
     num_settings: int
     num_candidates: int
     num_source_candidates: int  # before duplicates were collapsed
+    noise: float | None  # of its measurements, see noise.py; None where the archive does not tell
 
     @property
     def sizes(self) -> tuple[int, int, int, int, int]:
@@ -89,6 +90,7 @@ class Manifest:
     splits: dict[str, SplitEntry]
     statistics: FeatureStatistics | None  # of the train split; None where it has no graphs
     num_rejected: int
+    excluded: dict[str, tuple[str, ...]]  # split -> names of the graphs that the user left out, sorted
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -107,7 +109,9 @@ def read_manifest(folder: Path) -> Manifest:
         raise DatasetError(f"{path}: not readable ({fault}); run `tpugraphs preprocess` again") from None
     version = content.get("format_version") if isinstance(content, dict) else None
     if version != FORMAT_VERSION:
-        raise DatasetError(f"{path}: format_version {version}, expected {FORMAT_VERSION}; preprocess again")
+        raise DatasetError(
+            f"{path}: format_version {version}, expected {FORMAT_VERSION}; preprocess again with `tpugraphs preprocess`"
+        )
     manifest = parse_record(Manifest, content, str(path))
     _check_values(manifest, path)
     return manifest
@@ -123,6 +127,10 @@ def _check_values(manifest: Manifest, path: Path) -> None:
         expected[f"splits.{name}.num_graphs"] = split.num_graphs, len(graphs)
         expected[f"splits.{name}.num_candidates"] = split.num_candidates, sum(each.num_candidates for each in graphs)
         expected[f"splits.{name}.sizes"] = split.sizes, summarize_sizes(np.array([each.sizes for each in graphs]))
+        for graph in graphs:
+            if graph.noise is not None and not 0 <= graph.noise < np.inf:
+                found = f"{path}.splits.{name}: {graph.name}.noise: found {graph.noise!r}"
+                raise DatasetError(f"{found}, expected a relative difference, at least 0; preprocess again")
     if manifest.statistics:
         for name in ("mean", "std", "minimum", "maximum"):
             expected[f"statistics.{name}"] = len(getattr(manifest.statistics, name)), NUM_NODE_FEATURES

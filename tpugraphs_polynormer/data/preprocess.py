@@ -15,7 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -24,6 +24,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from tpugraphs_polynormer.atomic_files import replacing
 from tpugraphs_polynormer.catalog import SPLITS, find_collection
+from tpugraphs_polynormer.data.exclusion import find_excluded
 from tpugraphs_polynormer.data.graphs import SCHEMA_NAME, write_schema
 from tpugraphs_polynormer.data.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, write_json
 from tpugraphs_polynormer.data.shards import (
@@ -65,6 +66,7 @@ class Job:
 
     output: str
     plans: tuple[ShardPlan, ...]
+    excluded: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)  # collection -> split -> names
 
     @property
     def collections(self) -> tuple[str, ...]:
@@ -73,34 +75,46 @@ class Job:
 
 
 def plan_job(
-    input_folder: str, output: str, collections: Mapping[str, PreprocessSettings], *, input_format: str = "npz"
+    input_folder: str,
+    output: str,
+    collections: Mapping[str, PreprocessSettings],
+    *,
+    input_format: str = "npz",
+    exclude: Sequence[str] = (),
 ) -> Job:
     """Lists the archives and assigns them to shards by name alone, so that every run plans the same.
 
     `input_format` "pb" takes layout tuning protobufs instead, `[pb/]<collection folder>/<split>/*.pb`, one graph each.
+    Graphs whose names match a pattern of `exclude` are left out (see exclusion.py).
     """
-    plans = []
-    for collection, settings in collections.items():
+    paths: dict[tuple[str, str], list[str]] = {}
+    for collection in collections:
         if input_format == "pb" and find_collection(collection).kind == "tile":
             raise PreprocessError(f"{collection}: a tile protobuf holds many kernels; run `tpugraphs featurize` first")
-        found = [
-            plan for split in SPLITS for plan in _plan_split(input_folder, input_format, collection, split, settings)
-        ]
-        if not found:
+        found = {split: _list_archives(input_folder, input_format, collection, split) for split in SPLITS}
+        if not any(found.values()):
             place = FileSystems.join(input_folder, input_format, find_collection(collection).folder)
             advice = "check --input and --input-format, or run `tpugraphs download` first"
             raise PreprocessError(f"{place}: no <split>/*.{input_format} found; {advice}")
-        plans += found
-    return Job(output, tuple(plans))
+        paths |= {(collection, split): found[split] for split in SPLITS}
+    excluded = find_excluded({place: list(map(_graph_name, each)) for place, each in paths.items()}, exclude)
+    plans = []
+    for (collection, split), each in paths.items():
+        left_out = excluded.get(collection, {}).get(split, ())
+        kept = [path for path in each if _graph_name(path) not in left_out]
+        plans += _plan_split(collection, split, kept, collections[collection])
+    return Job(output, tuple(plans), excluded)
 
 
-def _plan_split(
-    input_folder: str, input_format: str, collection: str, split: str, settings: PreprocessSettings
-) -> list[ShardPlan]:
+def _list_archives(input_folder: str, input_format: str, collection: str, split: str) -> list[str]:
+    """The paths of a split's archives, sorted by file name."""
     parts = (*find_collection(collection).folder.split("/"), split, f"*.{input_format}")
     patterns = [FileSystems.join(input_folder, input_format, *parts), FileSystems.join(input_folder, *parts)]
     matches = [match.metadata_list for match in FileSystems.match(patterns)]
-    paths = sorted((item.path for item in matches[0] or matches[1]), key=lambda path: FileSystems.split(path)[1])
+    return sorted((item.path for item in matches[0] or matches[1]), key=lambda path: FileSystems.split(path)[1])
+
+
+def _plan_split(collection: str, split: str, paths: Sequence[str], settings: PreprocessSettings) -> list[ShardPlan]:
     step = settings.graphs_per_shard
     chunks = [tuple(paths[start : start + step]) for start in range(0, len(paths), step)]
     return [
@@ -305,6 +319,7 @@ def _write_manifest(
         },
         statistics=statistics,
         num_rejected=len(rejected),
+        excluded=dict(job.excluded.get(collection, {})),
     )
     with tempfile.TemporaryDirectory() as temporary:
         write_schema(Path(temporary), kind)

@@ -27,6 +27,7 @@ from tpugraphs_polynormer.data.manifest import (
     SplitEntry,
     parse_record,
 )
+from tpugraphs_polynormer.data.noise import group_equal, measure_noise
 from tpugraphs_polynormer.data.npz import (
     ArchiveError,
     LayoutArchive,
@@ -191,6 +192,7 @@ def _write_staged(
                 rejected.append(Rejected(path.name, str(fault).replace(str(path), path.name)))
                 continue
             num_source = len(candidates.rows)
+            noise = measure_noise(candidates.runtimes / candidates.normalizers, group_equal(candidates.codes))
             if is_train:
                 candidates = collapse_duplicates(candidates)
             kept = keep_neighbourhood(archive, settings.max_nodes, settings.num_hops)
@@ -209,6 +211,7 @@ def _write_staged(
                 num_settings=len(candidates.settings),
                 num_candidates=len(candidates.codes),
                 num_source_candidates=num_source,
+                noise=noise,
             )
             record_offset += len(record) + _RECORD_FRAMING
             write_candidates(stream, candidates)

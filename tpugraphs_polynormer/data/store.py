@@ -23,6 +23,7 @@ from tpugraphs_polynormer.data.manifest import (
     ShardEntry,
     read_manifest,
 )
+from tpugraphs_polynormer.data.noise import typical_noise
 
 RECORD_SUFFIX, CANDIDATE_SUFFIX = ".tfrecord", ".candidates"
 _CODE_TYPES = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
@@ -66,8 +67,9 @@ def hash_file(path: Path) -> str:
 class Split:
     """One split of a collection, opened: graphs by number 0..len-1, in the order of the manifest."""
 
-    def __init__(self, folder: Path, shards: Sequence[ShardEntry]) -> None:
+    def __init__(self, folder: Path, shards: Sequence[ShardEntry], typical_noise: float) -> None:
         self._folder = folder
+        self._typical_noise = typical_noise
         self.graphs: list[GraphEntry] = []
         self._shards: list[ShardEntry] = []
         self._files: dict[str, int] = {}
@@ -77,6 +79,11 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.graphs)
+
+    def noise(self, number: int) -> float:
+        """The graph's measurement noise (see noise.py); that of the collection where it is not known."""
+        noise = self.graphs[number].noise
+        return self._typical_noise if noise is None else noise
 
     def read_record(self, number: int) -> bytes:
         """The graph's serialized GraphTensor."""
@@ -153,16 +160,17 @@ class Collection:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self.manifest: Manifest = read_manifest(self.folder)
-        for split in self.manifest.splits.values():
-            for shard in split.shards:
-                self._check_sizes(shard)
+        shards = [shard for split in self.manifest.splits.values() for shard in split.shards]
+        for shard in shards:
+            self._check_sizes(shard)
+        self._typical_noise = typical_noise(graph.noise for shard in shards for graph in shard.graphs)
 
     def split(self, name: str) -> Split:
         """Opens "train", "valid" or "test"."""
         if name not in self.manifest.splits:
             found = ", ".join(self.manifest.splits)
             raise DatasetError(f"{self.folder}: no split {name!r}, found {found}; preprocess it too")
-        return Split(self.folder, self.manifest.splits[name].shards)
+        return Split(self.folder, self.manifest.splits[name].shards, self._typical_noise)
 
     def verify(self) -> None:
         """Reads every shard and compares its checksum; raises DatasetError that names the first bad file."""

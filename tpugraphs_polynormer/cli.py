@@ -131,22 +131,23 @@ def _add_download(stages: argparse._SubParsersAction) -> None:
     download.add_argument("--benchmarks", nargs="+", default=[], metavar="NAME", choices=BENCHMARKS)
     download.add_argument("--out", type=Path, required=True)
     download.add_argument(
-        "--base-address", help="where the tar files of the collections lie, if not the official place"
+        "--base-address",
+        help="where the collections' tar files and eval_indices/ are, if not at the official addresses",
     )
     download.add_argument("--mirror", help="where the files of the benchmarks lie, if not their official places")
+    download.add_argument("--no-indices", action="store_true", help="leave out the official validation index files")
     download.add_argument("--keep-archives", action="store_true", help="keep tar and zip files after unpacking")
     download.set_defaults(run=_run_download)
 
 
 def _run_download(args: argparse.Namespace) -> None:
-    from tpugraphs_polynormer.data.addresses import TPUGRAPHS_ADDRESS
     from tpugraphs_polynormer.data.download import DownloadSettings, download_benchmarks, download_collections
 
     if not args.collections and not args.benchmarks:
         raise UserError("nothing to fetch: name --collections or --benchmarks")
     settings = DownloadSettings(keep_archives=args.keep_archives)
-    address = args.base_address or TPUGRAPHS_ADDRESS
-    records = download_collections(args.collections, args.out, base_address=address, settings=settings)
+    collections = {"base_address": args.base_address, "with_indices": not args.no_indices, "settings": settings}
+    records = download_collections(args.collections, args.out, **collections)
     records |= download_benchmarks(args.benchmarks, args.out, mirror=args.mirror, settings=settings)
     for name, record in records.items():
         print(f"{name}: {record.size:,} bytes, sha256 {record.sha256}")

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from tpugraphs_polynormer.catalog import BENCHMARKS, COLLECTIONS
+from tpugraphs_polynormer.cli import main
 from tpugraphs_polynormer.data import download, transfer
-from tpugraphs_polynormer.data.addresses import BENCHMARK_FILES, RemoteFile, list_collection_files
+from tpugraphs_polynormer.data.addresses import BENCHMARK_FILES, RemoteFile, list_collection_files, list_index_files
 from tpugraphs_polynormer.data.download import (
     DownloadError,
     DownloadSettings,
@@ -24,9 +25,11 @@ from tpugraphs_polynormer.data.download import (
     download_files,
     read_records,
 )
+from tpugraphs_polynormer.data.indices import read_indices
 from tpugraphs_polynormer.data.unpacking import UnpackError, unpack_archive
 
 PAYLOAD = np.random.default_rng(0).bytes(3_000_001)
+INDICES = b'{"graph_valid": [3, 1, 4, 1], "another": [0]}'
 
 
 class Site:
@@ -142,6 +145,8 @@ def serve_collection(site, collection="layout:xla:random"):
         contents[f"npz/{folder}/{split}/graph_{split}.npz"] = np.random.default_rng(len(contents)).bytes(5_000)
         name = list(contents)[-1]
         site.files[file.path] = make_tar([(name, contents[name])])
+    for file in list_index_files(collection, site.address):
+        contents[file.path] = site.files[file.path] = INDICES
     return contents
 
 
@@ -324,7 +329,9 @@ def test_archives_need_room_to_unpack(site, tmp_path, settings, monkeypatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=sum(sizes) + max(sizes) - 1)
     monkeypatch.setattr(download.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(DownloadError, match=f"3 files from there need {sum(sizes) + max(sizes):,} bytes"):
-        download_collections(["layout:xla:random"], tmp_path, base_address=site.address, settings=settings)
+        download_collections(
+            ["layout:xla:random"], tmp_path, base_address=site.address, with_indices=False, settings=settings
+        )
 
 
 def test_bad_records_name_the_file(tmp_path, settings):
@@ -338,7 +345,7 @@ def test_collection_is_unpacked_into_the_official_tree(site, tmp_path, settings)
     records = download_collections(["layout:xla:random"], tmp_path, base_address=site.address + "/", settings=settings)
     for name, content in contents.items():
         assert (tmp_path / name).read_bytes() == content
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["downloads.json", "npz"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["downloads.json", "eval_indices", "npz"]
     assert records["npz_layout_xla_random_valid.tar"].members == {
         "npz/layout/xla/random/valid/graph_valid.npz": 5_000,
     }
@@ -383,7 +390,7 @@ def test_killed_extraction_leaves_nothing_and_needs_no_second_fetch(site, tmp_pa
     (tmp_path / ".unpacking-npz_layout_xla_random_train.tar" / "npz").mkdir(parents=True)  # as a kill -9 leaves it
     download_collections(["layout:xla:random"], tmp_path, base_address=site.address, settings=settings)
     assert all((tmp_path / name).read_bytes() == content for name, content in contents.items())
-    assert len(site.gets()) == 3
+    assert len(site.gets()) == 4  # three archives and the index file
     assert not list(tmp_path.glob(".unpacking*"))
 
 
@@ -406,10 +413,51 @@ def test_malicious_tar_is_refused_whole(site, tmp_path, settings):
     site.files[name] = make_tar([("npz/good.npz", b"good"), ("../evil.npz", b"evil")])
     out = tmp_path / "out"
     with pytest.raises(DownloadError, match=r"evil\.npz' would be written outside"):
-        download_collections(["layout:xla:random"], out, base_address=site.address, settings=settings)
+        download_collections(
+            ["layout:xla:random"], out, base_address=site.address, with_indices=False, settings=settings
+        )
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert [path.name for path in out.iterdir()] == ["downloads.json"]
     assert read_records(out) == {}
+
+
+def test_index_files_come_with_the_layout_collections(site, tmp_path, settings):
+    for collection in ("layout:xla:random", "layout:nlp:default", "tile:xla"):
+        serve_collection(site, collection)
+    names = ["layout:xla:random", "layout:nlp:default", "tile:xla"]
+    download_collections(names, tmp_path, base_address=site.address, settings=settings)
+    assert sorted(path.name for path in (tmp_path / "eval_indices").iterdir()) == [
+        "nlp_default.json",
+        "xla_random.json",
+    ]
+    found = read_indices(tmp_path / "eval_indices", "layout:xla:random")
+    assert {name: numbers.tolist() for name, numbers in found.items()} == json.loads(INDICES)
+    site.requests.clear()
+    (tmp_path / "eval_indices/xla_random.json").unlink()
+    download_collections(names, tmp_path, base_address=site.address, settings=settings)
+    assert {path for _, path, _ in site.requests} == {"/eval_indices/xla_random.json"}
+
+
+@pytest.mark.parametrize("content", [b"404: Not Found", b"[1, 2]", b'{"graph_valid": [1.5]}', b'{"graph_valid": []}'])
+def test_what_is_no_index_file_is_refused_and_fetched_anew(site, tmp_path, settings, content):
+    contents = serve_collection(site)
+    site.files["eval_indices/xla_random.json"] = content
+    with pytest.raises(DownloadError, match=r"eval_indices/xla_random\.json: .*--no-indices"):
+        download_collections(["layout:xla:random"], tmp_path, base_address=site.address, settings=settings)
+    assert not (tmp_path / "eval_indices/xla_random.json").exists()
+    assert not (tmp_path / "npz").exists()  # index files come first: nothing large was fetched in vain
+    site.files["eval_indices/xla_random.json"] = INDICES
+    download_collections(["layout:xla:random"], tmp_path, base_address=site.address, settings=settings)
+    assert all((tmp_path / name).read_bytes() == data for name, data in contents.items())
+
+
+def test_the_command_can_leave_index_files_out(site, tmp_path):
+    serve_collection(site)
+    del site.files["eval_indices/xla_random.json"]  # a mirror that has none
+    arguments = ["--collections", "layout:xla:random", "--base-address", site.address, "--out", str(tmp_path)]
+    assert main(["download", *arguments]) == 2
+    assert main(["download", *arguments, "--no-indices"]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["downloads.json", "npz"]
 
 
 @pytest.mark.parametrize(
@@ -490,3 +538,8 @@ def test_every_benchmark_and_collection_has_addresses():
         f"https://download.tensorflow.org/data/tpu_graphs/v0/npz_layout_nlp_default_{split}.tar"
         for split in ("train", "valid", "test")
     ]
+    assert [file.address for file in list_index_files("layout:nlp:default")] == [
+        "https://github.com/google-research-datasets/tpu_graphs/raw/main/"
+        "tpu_graphs/baselines/layout/eval_indices/nlp_default.json"
+    ]
+    assert list_index_files("tile:xla") == ()

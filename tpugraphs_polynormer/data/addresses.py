@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tpugraphs_polynormer.catalog import SPLITS, find_benchmark, find_collection
+from tpugraphs_polynormer.data.indices import index_file_name
 
 TPUGRAPHS_ADDRESS = "https://download.tensorflow.org/data/tpu_graphs/v0"
+# Where tpu_graphs/evals/README.md of the official repository says that the index files are.
+_TPUGRAPHS_BASELINES = "https://github.com/google-research-datasets/tpu_graphs/raw/main/tpu_graphs/baselines/layout"
+INDEX_FOLDER = "eval_indices"
 _YANDEX = "https://github.com/yandex-research/heterophilous-graphs/raw/main/data"
 _SHCHUR = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz"
 _POLYNORMER = "https://github.com/cornell-zhang/Polynormer/raw/main/data"
@@ -26,14 +30,26 @@ class RemoteFile:
 
     @property
     def is_archive(self) -> bool:
+        """Whether it is to be unpacked."""
         return self.path.endswith((".tar", ".zip"))
 
 
-def list_collection_files(collection_id: str, base_address: str = TPUGRAPHS_ADDRESS) -> tuple[RemoteFile, ...]:
+def list_collection_files(collection_id: str, base_address: str | None = None) -> tuple[RemoteFile, ...]:
     """The tar files of one collection, one per split; each unpacks to npz/<collection folder>/<split>/<graph>.npz."""
     stem = "npz_" + find_collection(collection_id).id.replace(":", "_")
     names = [f"{stem}_{split}.tar" for split in SPLITS]
-    return tuple(RemoteFile(f"{base_address.rstrip('/')}/{name}", name) for name in names)
+    return tuple(RemoteFile(f"{(base_address or TPUGRAPHS_ADDRESS).rstrip('/')}/{name}", name) for name in names)
+
+
+def list_index_files(collection_id: str, base_address: str | None = None) -> tuple[RemoteFile, ...]:
+    """The official validation index file of a layout collection, none for tiles; goes to eval_indices/.
+
+    A `base_address` other than the official one has it below eval_indices/ too.
+    """
+    if find_collection(collection_id).kind != "layout":
+        return ()
+    path = f"{INDEX_FOLDER}/{index_file_name(collection_id)}"
+    return (RemoteFile(f"{(base_address or _TPUGRAPHS_BASELINES).rstrip('/')}/{path}", path),)
 
 
 def list_benchmark_files(name: str, mirror: str | None = None) -> tuple[RemoteFile, ...]:

@@ -11,11 +11,13 @@ from pathlib import Path
 
 from tpugraphs_polynormer.atomic_files import write_text
 from tpugraphs_polynormer.data.addresses import (
-    TPUGRAPHS_ADDRESS,
+    INDEX_FOLDER,
     RemoteFile,
     list_benchmark_files,
     list_collection_files,
+    list_index_files,
 )
+from tpugraphs_polynormer.data.indices import read_index_file
 from tpugraphs_polynormer.data.transfer import (
     DownloadError,
     DownloadSettings,
@@ -25,6 +27,7 @@ from tpugraphs_polynormer.data.transfer import (
     size_of,
 )
 from tpugraphs_polynormer.data.unpacking import UnpackError, unpack_archive
+from tpugraphs_polynormer.errors import UserError
 
 __all__ = [
     "DownloadError",
@@ -54,11 +57,16 @@ def download_collections(
     collections: Sequence[str],
     out: Path,
     *,
-    base_address: str = TPUGRAPHS_ADDRESS,
+    base_address: str | None = None,
+    with_indices: bool = True,
     settings: DownloadSettings | None = None,
 ) -> dict[str, DownloadRecord]:
-    """Fetches and unpacks the tar files of the collections into out/npz/...; the records by file name."""
-    files = [file for collection in collections for file in list_collection_files(collection, base_address)]
+    """Fetches the tar files of the collections and unpacks them into out/npz/...; the records by file name.
+
+    With indices it also fetches the official validation index files of the layout collections, to out/eval_indices/.
+    """
+    kinds = [list_index_files, list_collection_files] if with_indices else [list_collection_files]  # small files first
+    files = [file for list_files in kinds for name in collections for file in list_files(name, base_address)]
     return download_files(files, out, settings=settings)
 
 
@@ -150,12 +158,23 @@ def _download(file: RemoteFile, out: Path, records: dict[str, DownloadRecord], s
     record = records.get(file.path)
     if record is None or record.address != file.address or not _has_size(path, record.size):
         record = DownloadRecord(file.address, *fetch_file(file, path, settings))
+        if file.path.startswith(f"{INDEX_FOLDER}/"):
+            _check_indices(file, path)
         _write_record(out, records, file.path, record)
     if file.is_archive:
         members = _unpack(file, path, out, records)
         _write_record(out, records, file.path, replace(record, members=members))
         if not settings.keep_archives:
             path.unlink()
+
+
+def _check_indices(file: RemoteFile, path: Path) -> None:
+    try:
+        read_index_file(path)
+    except UserError as error:
+        path.unlink()
+        advice = "it was deleted; check the address, or leave index files out with --no-indices"
+        raise DownloadError(file.address, str(error), advice) from error
 
 
 def _unpack(file: RemoteFile, path: Path, out: Path, records: dict[str, DownloadRecord]) -> dict[str, int]:

@@ -108,7 +108,8 @@ def estimate_perfect_tau(costs: np.ndarray, differences: np.ndarray) -> float:
     because they contain noise already.
 
     Assumes that the noise of all candidates has one distribution, relative to the runtime, and that it is
-    independent between measurements.
+    independent between measurements. With 300 repeats the estimate is within 0.04 of the true tau where that is above
+    0.7, within 0.1 where it is 0.5 to 0.7; below 0.2 it is too high, by 0.1 on average.
     """
     repeats = np.sort(differences)
     if repeats[-1] == 0:

@@ -4,7 +4,7 @@ import numpy as np
 
 from tests.archives import layout_arrays, tile_arrays
 from tpugraphs_polynormer.cli import main
-from tpugraphs_polynormer.data.npz import write_npz
+from tpugraphs_polynormer.data.npz import write_archive
 from tpugraphs_polynormer.inspection import count_duplicates, inspect_archive, plot_inspection
 
 
@@ -14,7 +14,7 @@ def test_counts_opcodes_duplicates_and_quantiles(tmp_path):
     arrays["node_config_ids"] = np.array([0, 2, 5])
     arrays["node_config_feat"][3] = arrays["node_config_feat"][1]
     arrays["config_runtime"] = np.array([400, 100, 300, 200, 500])
-    write_npz(tmp_path / "g.npz", arrays)
+    write_archive(tmp_path / "g.npz", arrays)
     found = inspect_archive(tmp_path / "g.npz")
     assert found.opcodes == (("reshape", 7), ("dot", 3), ("convolution", 2))
     assert found.configurable == (("convolution", 1), ("dot", 1), ("reshape", 1))
@@ -27,7 +27,7 @@ def test_counts_opcodes_duplicates_and_quantiles(tmp_path):
 
 def test_hidden_runtimes_and_empty_features_are_said(tmp_path):
     arrays = tile_arrays() | {"config_runtime": np.zeros(6, np.int64), "config_feat": np.zeros((6, 24), np.float32)}
-    write_npz(tmp_path / "g.npz", arrays)
+    write_archive(tmp_path / "g.npz", arrays)
     found = inspect_archive(tmp_path / "g.npz")
     assert "hidden" in str(found)
     assert "nothing to rank by" in str(found)
@@ -37,7 +37,7 @@ def test_hidden_runtimes_and_empty_features_are_said(tmp_path):
 
 def test_tiles_are_measured_against_their_default(tmp_path):
     arrays = tile_arrays() | {"config_runtime": np.arange(1, 7) * 10, "config_runtime_normalizers": np.full(6, 20)}
-    write_npz(tmp_path / "g.npz", arrays)
+    write_archive(tmp_path / "g.npz", arrays)
     assert np.array_equal(inspect_archive(tmp_path / "g.npz").costs, np.arange(1, 7) / 2)
 
 
@@ -48,7 +48,7 @@ def test_duplicates_by_brute_force():
 
 
 def test_command_prints_and_refuses_without_a_traceback(tmp_path, capsys):
-    write_npz(tmp_path / "g.npz", tile_arrays())
+    write_archive(tmp_path / "g.npz", tile_arrays())
     assert main(["inspect", str(tmp_path / "g.npz"), "--plot", str(tmp_path / "g.png")]) == 0
     assert "candidates          6" in capsys.readouterr().out
     assert (tmp_path / "g.png").exists()

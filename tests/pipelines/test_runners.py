@@ -19,7 +19,7 @@ from pipelines.runners import make_options
 from tests.archives import layout_arrays, write_tree
 from tests.datasets import LAYOUT, TILE, preprocess_here, write_small_tree
 from tpugraphs_polynormer.data.manifest import MANIFEST_NAME
-from tpugraphs_polynormer.data.npz import Blocks, write_npz
+from tpugraphs_polynormer.data.npz import Blocks, write_archive
 from tpugraphs_polynormer.data.preprocess import FAILURE_NAME
 from tpugraphs_polynormer.data.store import Collection
 from tpugraphs_polynormer.errors import UserError
@@ -229,7 +229,7 @@ def write_largest_archive(path: Path, num_candidates: int, num_config: int) -> N
 
     shape = (num_candidates, num_config, 18)
     runtimes = chance.integers(10**6, 10**9, num_candidates)
-    write_npz(path, arrays | {"config_runtime": runtimes, "node_config_feat": Blocks(shape, np.float32, blocks())})
+    write_archive(path, arrays | {"config_runtime": runtimes, "node_config_feat": Blocks(shape, np.float32, blocks())})
 
 
 def peak_memory(arguments: list[str]) -> tuple[int, int]:

@@ -33,7 +33,7 @@ from tpugraphs_polynormer.data.npz import (
     TileArchive,
     iterate_layouts,
     read_archive,
-    write_npz,
+    write_archive,
 )
 from tpugraphs_polynormer.data.statistics import Moments, measure, merge, summarize_sizes
 from tpugraphs_polynormer.data.store import (
@@ -242,7 +242,7 @@ def read_candidates(path: Path, kind: str) -> tuple[TileArchive | LayoutArchive,
     if path.suffix == ".pb":
         with tempfile.TemporaryDirectory(prefix="tpugraphs-") as folder:
             converted = Path(folder) / f"{path.stem}.npz"
-            write_npz(converted, featurize_file(path))
+            write_archive(converted, featurize_file(path))
             return read_candidates(converted, kind)
     archive = read_archive(path, with_candidates=False)
     if archive.kind != kind:

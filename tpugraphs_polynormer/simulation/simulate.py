@@ -13,7 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from tpugraphs_polynormer.catalog import COLLECTIONS, NUM_LAYOUT_FEATURES, SPLITS
-from tpugraphs_polynormer.data.npz import Blocks, write_npz
+from tpugraphs_polynormer.data.npz import Blocks, write_archive, write_npz
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.hlo.candidates import gather_layouts
 from tpugraphs_polynormer.hlo.choices import Choices, enumerate_choices
@@ -238,4 +238,4 @@ def _write(
         write_npz(out / "truth" / folder / f"{name}.npz", measured)
         shown = {key: np.full_like(each, int(key.endswith("normalizers"))) for key, each in measured.items()}
     graph = {"node_feat": arrays.node_feat, "node_opcode": arrays.node_opcode, "edge_index": arrays.edge_index}
-    write_npz(out / "npz" / folder / f"{name}.npz", {**graph, **contents, **shown})
+    write_archive(out / "npz" / folder / f"{name}.npz", {**graph, **contents, **shown})

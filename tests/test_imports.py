@@ -45,7 +45,17 @@ LAYERS = (
     ("cli",),
 )
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-LIGHT = ("cli", "config", "catalog", "submission", "inspection", "data.npz", "hlo.featurize", "simulation.simulate")
+LIGHT = (
+    "cli",
+    "config",
+    "catalog",
+    "submission",
+    "inspection",
+    "data.npz",
+    "data.shards",
+    "hlo.featurize",
+    "simulation.simulate",
+)
 
 
 @functools.cache

@@ -24,8 +24,8 @@ from apache_beam.io.filesystems import FileSystems
 
 from tpugraphs_polynormer.atomic_files import replacing
 from tpugraphs_polynormer.catalog import SPLITS, find_collection
-from tpugraphs_polynormer.data.graphs import SCHEMA_NAME, write_schema
 from tpugraphs_polynormer.data.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, write_json
+from tpugraphs_polynormer.data.schema import SCHEMA_NAME, write_schema
 from tpugraphs_polynormer.data.shards import (
     DESCRIPTION_SUFFIX,
     PreprocessSettings,

@@ -13,8 +13,8 @@ from tpugraphs_polynormer.hlo.wire import LayoutTuning, TileSizes, TileTuning, r
 def layout_arrays(data: bytes) -> dict[str, np.ndarray]:
     """The layout archive of a ModuleTuningData message: official keys, dtypes, shapes, memory and row order.
 
-    node_feat float32 [n, 140], node_opcode uint8 [n], edge_index int64 [m, 2] (Fortran order), node_config_feat float32 [c, nc, 18],
-    node_config_ids int64 [nc], config_runtime int64 [c], node_splits int64 [1, s].
+    node_feat float32 [n, 140], node_opcode uint8 [n], edge_index int64 [m, 2] in Fortran order, node_config_feat
+    float32 [c, nc, 18], node_config_ids int64 [nc], config_runtime int64 [c], node_splits int64 [1, s].
 
     Raises:
       HloError: the bytes are no layout file, or none of its runs is the compiler's default.

@@ -171,7 +171,6 @@ def _add_preprocess(stages: argparse._SubParsersAction) -> None:
 
 
 def _run_preprocess(args: argparse.Namespace) -> None:
-    import_tensorflow()
     from pipelines.preprocess import run
 
     for collection in run(args, args.beam_arguments):

@@ -27,7 +27,7 @@ from tpugraphs_polynormer.catalog import (
 )
 from tpugraphs_polynormer.errors import UserError
 
-_BLOCK_BYTES = 16 << 20  # of dense float32 candidates held at once while streaming
+_BLOCK_BYTES = 4 << 20  # of dense float32 candidates held at once while streaming: they stay in the cache
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed date, so that the same arrays give the same bytes
 _ZIP_FAULTS = (
     zipfile.BadZipFile,
@@ -141,7 +141,7 @@ def read_archive(path: Path | str, *, with_candidates: bool = True) -> TileArchi
 
 
 def iterate_layouts(path: Path | str) -> Iterator[np.ndarray]:
-    """Yields a layout archive's candidates in order as int8 blocks [b, nc, 18], about 16 MB of float32 at a time.
+    """Yields a layout archive's candidates in order as int8 blocks [b, nc, 18], about 4 MB of float32 at a time.
 
     In Fortran order the first candidate is complete only at the end of the file. Such an array (no official file has
     one) goes through a temporary file of one byte per value, so memory stays bounded there too.
@@ -426,7 +426,7 @@ def _transpose_layouts(members: _Members, header: _Header, member: IO[bytes], ro
 def _to_int8(members: _Members, block: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore"):  # NaN and huge values turn into something unequal, which is refused below
         small = block.astype(np.int8)
-    wrong = (small != block) | (small < LAYOUT_MIN) | (small > LAYOUT_MAX)
-    if wrong.any():
+    if small.size and (not np.array_equal(small, block) or small.min() < LAYOUT_MIN or small.max() > LAYOUT_MAX):
+        wrong = (small != block) | (small < LAYOUT_MIN) | (small > LAYOUT_MAX)
         raise members.fail("node_config_feat", str(block[wrong][0]), f"integers in {LAYOUT_MIN}..{LAYOUT_MAX}")
     return small

@@ -99,13 +99,18 @@ def _add_simulate(stages: argparse._SubParsersAction) -> None:
     simulate.add_argument("--out", type=Path, required=True, help="folder for npz/ and truth/")
     simulate.add_argument("--scale", choices=("tiny", "demo", "small", "full"), default="tiny")
     simulate.add_argument("--seed", type=int, default=0)
+    simulate.add_argument("--collections", nargs="+", default=list(COLLECTIONS), metavar="ID", choices=COLLECTIONS)
+    simulate.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (default: one per core)")
     simulate.set_defaults(run=_run_simulate)
 
 
 def _run_simulate(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.simulation.simulate import simulate
 
-    for collection, counts in simulate(args.out, args.scale, args.seed).items():
+    if args.workers < 1:
+        raise UserError(f"--workers: found {args.workers}, expected at least 1")
+    summary = simulate(args.out, args.scale, args.seed, collections=args.collections, num_workers=args.workers)
+    for collection, counts in summary.items():
         print(f"{collection}: {counts['graphs']:,} graphs, {counts['candidates']:,} candidates (simulated)")
 
 

@@ -56,6 +56,7 @@ class ShardPlan:
     split: str
     name: str
     sources: tuple[str, ...]  # paths, sorted by file name
+    source_bytes: int  # of all of them
     settings: PreprocessSettings
 
 
@@ -100,11 +101,18 @@ def _plan_split(
     parts = (*find_collection(collection).folder.split("/"), split, f"*.{input_format}")
     patterns = [FileSystems.join(input_folder, input_format, *parts), FileSystems.join(input_folder, *parts)]
     matches = [match.metadata_list for match in FileSystems.match(patterns)]
-    paths = sorted((item.path for item in matches[0] or matches[1]), key=lambda path: FileSystems.split(path)[1])
+    files = sorted(matches[0] or matches[1], key=lambda file: FileSystems.split(file.path)[1])
     step = settings.graphs_per_shard
-    chunks = [tuple(paths[start : start + step]) for start in range(0, len(paths), step)]
+    chunks = [files[start : start + step] for start in range(0, len(files), step)]
     return [
-        ShardPlan(collection, split, f"{split}-{number:05d}-of-{len(chunks):05d}", chunk, settings)
+        ShardPlan(
+            collection,
+            split,
+            f"{split}-{number:05d}-of-{len(chunks):05d}",
+            tuple(file.path for file in chunk),
+            sum(file.size_in_bytes for file in chunk),
+            settings,
+        )
         for number, chunk in enumerate(chunks)
     ]
 

@@ -13,18 +13,20 @@ from hypothesis import strategies as st
 
 from tpugraphs_polynormer.metrics import MetricError
 from tpugraphs_polynormer.submission import (
-    MAX_SHOWN,
-    ExpectedRow,
-    SubmissionError,
-    check_submission,
     expected_rows,
     prediction_path,
     read_prediction,
     read_rankings,
-    read_submission,
     score_submission,
     write_prediction,
     write_submission,
+)
+from tpugraphs_polynormer.submission_check import (
+    MAX_SHOWN,
+    ExpectedRow,
+    SubmissionError,
+    check_submission,
+    read_submission,
 )
 
 EXPECTED = [

@@ -363,14 +363,8 @@ def _add_submit(stages: argparse._SubParsersAction) -> None:
 
 
 def _run_submit(args: argparse.Namespace) -> None:
-    from tpugraphs_polynormer.submission import (
-        SubmissionError,
-        check_submission,
-        expected_rows,
-        read_rankings,
-        score_submission,
-        write_submission,
-    )
+    from tpugraphs_polynormer.submission import expected_rows, read_rankings, score_submission, write_submission
+    from tpugraphs_polynormer.submission_check import SubmissionError, check_submission
     from tpugraphs_polynormer.tables import format_number, format_table
 
     if (args.check is None) == (args.predictions is None):

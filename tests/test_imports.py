@@ -26,6 +26,7 @@ LAYERS = (
     ("data",),
     ("losses", "metrics"),
     ("models",),
+    ("submission_rules",),
     ("submission_check",),
     ("submission",),
     ("distribution", "checkpoints"),

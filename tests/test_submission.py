@@ -21,13 +21,8 @@ from tpugraphs_polynormer.submission import (
     write_prediction,
     write_submission,
 )
-from tpugraphs_polynormer.submission_check import (
-    MAX_SHOWN,
-    ExpectedRow,
-    SubmissionError,
-    check_submission,
-    read_submission,
-)
+from tpugraphs_polynormer.submission_check import check_submission, read_submission
+from tpugraphs_polynormer.submission_rules import MAX_SHOWN, ExpectedRow, SubmissionError
 
 EXPECTED = [
     ExpectedRow("tile:xla:conv.1", 7),
@@ -105,6 +100,7 @@ def test_harmless_variants_pass(csv, data):
         ({2: "tile:xla:small,2;1;٠"}, "not_integer", "tile:xla:small", 3, "'٠'", "integers"),
         ({2: "tile:xla:small,2;1;0;"}, "not_integer", "tile:xla:small", 3, "''", "integers"),
         ({2: "tile:xla:small,"}, "not_integer", "tile:xla:small", 3, "no candidates", "integers"),
+        ({2: " tile:xla:small ,2;1;0"}, "spaces", "tile:xla:small", 3, "' tile:xla:small '", "no spaces"),
         ({0: "id,TopConfigs"}, "header", None, 1, "'id,TopConfigs'", "ID,TopConfigs"),
         ({0: "ID,TopConfigs,Usage"}, "header", None, 1, "Usage", "ID,TopConfigs"),
         ({0: None}, "header", None, 1, "conv.1", "ID,TopConfigs"),
@@ -137,6 +133,13 @@ def test_bytes_that_are_no_plain_text(csv, data, kind, line):
     assert (violation.kind, violation.line) == (kind, line)
 
 
+def test_a_row_that_is_no_text_is_known_by_its_id(csv):
+    data = "\n".join([*LINES[:4], LINES[4] + "\xe9"]).encode("latin-1")
+    assert [str(violation) for violation in _check(csv, data)] == [
+        "line 5: layout:nlp:random:bert: found byte 0xe9 at 28, expected UTF-8 text"
+    ]
+
+
 def test_empty_file_and_other_formats(csv):
     assert [violation.kind for violation in _check(csv, b"")] == ["empty"] + ["missing"] * 4
     assert [violation.kind for violation in _check(csv, b"ID,TopConfigs\n")] == ["missing"] * 4
@@ -162,10 +165,9 @@ def test_a_row_of_30_megabytes_takes_little_memory(csv, start):
 
 
 def test_a_hundred_are_shown_and_the_rest_counted(csv):
-    csv.write_text("ID,TopConfigs\n" + "tile:xla:foreign,1\n" * 250)
-    violations = check_submission(csv, EXPECTED)
+    violations = _check(csv, [*LINES[:2], *["tile:xla:foreign,1"] * 250])
     assert len(violations) == MAX_SHOWN + 1
-    assert violations[-1].kind == "more" and "154 more" in violations[-1].found
+    assert violations[-1].kind == "more" and "153 more" in violations[-1].found
 
 
 @st.composite

@@ -364,7 +364,8 @@ def _add_submit(stages: argparse._SubParsersAction) -> None:
 
 def _run_submit(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.submission import expected_rows, read_rankings, score_submission, write_submission
-    from tpugraphs_polynormer.submission_check import SubmissionError, check_submission
+    from tpugraphs_polynormer.submission_check import check_submission
+    from tpugraphs_polynormer.submission_rules import SubmissionError
     from tpugraphs_polynormer.tables import format_number, format_table
 
     if (args.check is None) == (args.predictions is None):

@@ -24,7 +24,7 @@ from tpugraphs_polynormer.chance import expected_score
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.metrics import true_costs
 from tpugraphs_polynormer.submission import expected_rows, score_submission
-from tpugraphs_polynormer.submission_check import ExpectedRow
+from tpugraphs_polynormer.submission_rules import ExpectedRow
 from tpugraphs_polynormer.tables import format_number, format_table
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "demo"

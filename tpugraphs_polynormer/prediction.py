@@ -21,7 +21,7 @@ from tpugraphs_polynormer.data.manifest import MANIFEST_NAME, DatasetError, pars
 from tpugraphs_polynormer.data.store import Collection, Split, hash_file
 from tpugraphs_polynormer.settings import dump_config
 from tpugraphs_polynormer.submission import prediction_path, read_prediction, write_prediction
-from tpugraphs_polynormer.submission_check import SubmissionError
+from tpugraphs_polynormer.submission_rules import SubmissionError
 from tpugraphs_polynormer.tasks import (
     DatasetFacts,
     RankingTask,

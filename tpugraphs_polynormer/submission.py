@@ -24,14 +24,8 @@ from tpugraphs_polynormer.atomic_files import write_text
 from tpugraphs_polynormer.catalog import COLLECTIONS
 from tpugraphs_polynormer.data.npz import read_shapes, write_npz
 from tpugraphs_polynormer.metrics import kaggle_layout_score, kaggle_tile_score, rank_candidates, true_costs
-from tpugraphs_polynormer.submission_check import (
-    HEADER,
-    ExpectedRow,
-    Faults,
-    SubmissionError,
-    check_indices,
-    read_submission,
-)
+from tpugraphs_polynormer.submission_check import HEADER, read_submission
+from tpugraphs_polynormer.submission_rules import ExpectedRow, Faults, SubmissionError
 
 
 def expected_rows(data_dir: Path | str) -> list[ExpectedRow]:
@@ -108,7 +102,7 @@ def write_submission(path: Path | str, rankings: Mapping[str, np.ndarray], expec
             faults.add("not_integer", row.id, None, f"{indices.dtype} {list(indices.shape)}", "integers [candidates]")
             continue
         indices = indices[: row.num_listed]
-        check_indices(row, None, indices, indices, faults)
+        row.rule.check(indices, indices, None, faults)
         lines.append(f"{row.id},{';'.join(map(str, indices.tolist()))}")
     faults.raise_if_any(f"{path}: not written")
     try:

@@ -1,117 +1,66 @@
-"""The rows that a contest csv must have, and everything that is wrong with a file."""
+"""Everything that is wrong with a contest csv, with the data set at hand or without it.
+
+One reader serves both cases; `submission_rules` tells it which rows a file must have.
+
+The reader splits lines itself instead of using the csv module. `csv.reader` refuses fields of more than 131,072
+characters, a limit of the whole process, and a layout row of 100,040 candidates has 589,169. And it takes all lines
+after a quote that is never closed as one field, so that neither their violations nor their numbers would be known.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
-from tpugraphs_polynormer.catalog import COLLECTIONS, TILE_TOP, Collection
-from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.submission_rules import (
+    ExactRules,
+    ExpectedRow,
+    Faults,
+    OfficialRules,
+    RowRule,
+    Rules,
+    SubmissionError,
+    Violation,
+    shorten,
+)
 
 HEADER = "ID,TopConfigs"
-MAX_SHOWN = 100  # violations listed one by one; the rest is counted
-_SPARE_BYTES = 4096  # a row may be this much longer than the longest right one before it is no longer looked into
+_SPARE_BYTES = 4096  # a row that is longer than the longest valid row by more than this is measured, not parsed
 _INTEGER = re.compile(r"-?[0-9]+")
+_MAX_DIGITS = 18  # int64 holds every integer of that many characters
 
 
-class SubmissionError(UserError):
-    """A submission, or what it is to be made from, that cannot be used."""
-
-
-@dataclass(frozen=True)
-class ExpectedRow:
-    """One row the submission must have."""
-
-    id: str
-    num_candidates: int
-
-    @property
-    def collection(self) -> Collection:
-        """The collection the id begins with."""
-        for collection in COLLECTIONS.values():
-            if self.id.startswith(f"{collection.id}:"):
-                return collection
-        raise SubmissionError(f"id {self.id!r} begins with none of {', '.join(COLLECTIONS)}")
-
-    @property
-    def graph(self) -> str:
-        """The graph's name: what follows the collection."""
-        return self.id.removeprefix(f"{self.collection.id}:")
-
-    @property
-    def num_listed(self) -> int:
-        """How many candidates the row lists."""
-        return min(TILE_TOP, self.num_candidates) if self.collection.kind == "tile" else self.num_candidates
-
-
-@dataclass(frozen=True)
-class Violation:
-    """One thing wrong with a submission; `line` counts from 1, `id` and `line` are None where they say nothing."""
-
-    kind: str
-    id: str | None
-    line: int | None
-    found: str
-    expected: str
-
-    def __str__(self) -> str:
-        place = [f"line {self.line}"] if self.line is not None else []
-        place += [self.id] if self.id is not None else []
-        return ": ".join([*place, f"found {self.found}, expected {self.expected}"])
-
-
-def check_submission(path: Path | str, expected: Sequence[ExpectedRow]) -> list[Violation]:
+def check_submission(path: Path | str, expected: Sequence[ExpectedRow] | None = None) -> list[Violation]:
     """Everything wrong with a file, in the order met; past 100 a last one of kind "more" counts the rest.
 
-    Strict where readers of csv are lenient: CRLF line ends, a byte order mark and rows in another order are each
-    reported once, since the file then is not byte for byte what the data set asks for. A missing last newline and
-    quotes around a field are fine. Rows too long to be right are measured, not read: memory stays bounded.
+    The check is strict where readers of csv are lenient: CRLF line ends, a byte order mark and rows in another order
+    are each reported once, since the file then is not byte for byte what the data set asks for. A missing last newline
+    and quotes around a field are fine. Memory is bounded: rows too long to be valid are measured, not parsed.
+
+    Args:
+        path: The file.
+        expected: The rows of the data set. None checks for the official test split by what is known without its
+            files: 894 rows, so many of each collection in any order; five distinct candidates of a tile kernel, or all
+            of 0..k-1 for k < 5, as a kernel may have so few; a permutation of 1,000 or 1,001 candidates of a layout
+            graph.
     """
-    return _read(path, expected)[1].all()
+    rules = OfficialRules() if expected is None else ExactRules(expected)
+    return _read(path, rules)[1].all()
 
 
 def read_submission(path: Path | str, expected: Sequence[ExpectedRow]) -> dict[str, np.ndarray]:
     """The rankings of a file without violations, by ID; raises with all of them otherwise."""
-    rankings, faults = _read(path, expected)
+    rankings, faults = _read(path, ExactRules(expected))
     faults.raise_if_any(f"{path}: not a valid submission")
     return rankings
 
 
-class Faults:
-    """Violations as they are met, the first hundred kept and the others counted."""
-
-    def __init__(self) -> None:
-        self._kept: list[Violation] = []
-        self._num_more = 0
-        self._once: set[str] = set()
-
-    def add(self, kind: str, row_id: str | None, line: int | None, found: str, expected: str) -> None:
-        if len(self._kept) < MAX_SHOWN:
-            self._kept.append(Violation(kind, row_id, line, found, expected))
-        else:
-            self._num_more += 1
-
-    def add_once(self, kind: str, line: int | None, found: str, expected: str) -> None:
-        if kind not in self._once:
-            self._once.add(kind)
-            self.add(kind, None, line, found, expected)
-
-    def all(self) -> list[Violation]:
-        more = Violation("more", None, None, f"{self._num_more} more violations", "none")
-        return [*self._kept, more] if self._num_more else list(self._kept)
-
-    def raise_if_any(self, what: str) -> None:
-        if self._kept:
-            raise SubmissionError("\n  ".join([what, *map(str, self.all())]))
-
-
-def _read(path: Path | str, expected: Sequence[ExpectedRow]) -> tuple[dict[str, np.ndarray], Faults]:
-    reader = _Reader(expected)
+def _read(path: Path | str, rules: Rules) -> tuple[dict[str, np.ndarray], Faults]:
+    reader = _Reader(rules)
     try:
         with open(path, "rb") as file:
             for number, (raw, length) in enumerate(_bounded_lines(file, reader.max_bytes), start=1):
@@ -123,19 +72,18 @@ def _read(path: Path | str, expected: Sequence[ExpectedRow]) -> tuple[dict[str, 
 
 
 class _Reader:
-    """Goes through the lines of a file once, and keeps the good rows and all faults."""
+    """Takes the lines of a file one by one, and keeps the valid rows and all violations."""
 
-    def __init__(self, expected: Sequence[ExpectedRow]) -> None:
-        self._rows = {row.id: row for row in expected}
-        self._positions = {row.id: position for position, row in enumerate(expected)}
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
         self._lines: dict[str, int] = {}  # where each ID was first seen
-        self._last_id: str | None = None
         self._num_lines = 0
-        self.max_bytes = _SPARE_BYTES + max((_row_bytes(row) for row in expected), default=0)
+        self.max_bytes = _SPARE_BYTES + rules.max_row_bytes
         self.rankings: dict[str, np.ndarray] = {}
         self.faults = Faults()
 
     def take_line(self, number: int, raw: bytes, length: int) -> None:
+        """Checks one line; `raw` is only its beginning if its `length` is more than `max_bytes`."""
         self._num_lines = number
         if number == 1 and raw.startswith(b"\xef\xbb\xbf"):
             self.faults.add_once("bom", 1, "a byte order mark", "the file to begin with its header")
@@ -145,83 +93,79 @@ class _Reader:
             self.faults.add_once("line_end", number, "CRLF line ends", "LF line ends")
             raw = raw.removesuffix(b"\r")
         try:
-            text = raw.decode("utf-8") if length <= self.max_bytes else raw.decode("utf-8", errors="replace")
+            text = raw.decode("utf-8", errors="strict" if length <= self.max_bytes else "replace")
         except UnicodeDecodeError as fault:
-            self.faults.add("encoding", None, number, f"byte {raw[fault.start]:#04x} at {fault.start}", "UTF-8 text")
+            self._take_undecodable(number, raw, fault)
             return
-        fields = [_unquote(field) for field in text.split(",", 2)]
+        fields = _split_fields(text)
         if number == 1:
             if fields == HEADER.split(","):
                 return
-            self.faults.add("header", None, 1, _shorten(text), HEADER)
-            if fields[0] not in self._rows:
+            self.faults.add("header", None, 1, shorten(text), HEADER)
+            if self._find_rule(fields[0]) is None:
                 return
         self._take_row(number, fields, text, length)
+
+    def finish(self) -> None:
+        """Adds what can only be known at the end of the file."""
+        if not self._num_lines:
+            self.faults.add(
+                "empty", None, None, "an empty file", f"the header {HEADER} and {self._rules.num_rows} rows"
+            )
+        self._rules.finish(self.faults)
+
+    def _take_undecodable(self, number: int, raw: bytes, fault: UnicodeDecodeError) -> None:
+        """Reports a line that is not UTF-8, and counts its row if the ID is readable."""
+        rule = self._find_rule(_split_fields(raw.decode("utf-8", errors="replace"))[0])
+        row_id = None if rule is None else rule.id
+        self.faults.add("encoding", row_id, number, f"byte {raw[fault.start]:#04x} at {fault.start}", "UTF-8 text")
+        if row_id is not None:
+            self._take_id(number, row_id)
 
     def _take_row(self, number: int, fields: list[str], text: str, length: int) -> None:
         if not text.strip():
             self.faults.add("blank", None, number, "a blank line", "an ID and its candidates")
         elif len(fields) != 2:
-            self.faults.add("fields", None, number, _shorten(text), "two fields, ID and TopConfigs")
-        elif self._take_id(number, fields[0]):
-            row = self._rows[fields[0]]
+            self.faults.add("fields", None, number, shorten(text), "two fields, ID and TopConfigs")
+        elif rule := self._take_id(number, fields[0]):
             if length > self.max_bytes:
-                self.faults.add("too_long", row.id, number, f"a row of {length} bytes", f"{row.num_listed} candidates")
+                self.faults.add("too_long", rule.id, number, f"a row of {length} bytes", rule.expected_count)
             else:
-                self._take_candidates(row, number, fields[1])
+                self._take_candidates(rule, number, fields[1])
 
-    def _take_id(self, number: int, row_id: str) -> bool:
-        """Whether the ID is one of ours, and new."""
-        if row_id not in self._rows:
-            self.faults.add("foreign", None, number, f"the ID {_shorten(row_id)}", "the ID of a test graph")
-            return False
-        if row_id in self._lines:
-            first = self._lines[row_id]
-            self.faults.add("duplicate", row_id, number, f"the ID again, first on line {first}", "each ID once")
-            return False
-        if self._last_id is not None and self._positions[row_id] < self._positions[self._last_id]:
-            self.faults.add_once("order", number, f"{row_id} after {self._last_id}", "rows in the data set's order")
-        self._lines[row_id] = number
-        self._last_id = row_id
-        return True
+    def _find_rule(self, field: str) -> RowRule | None:
+        """The rule for the row of that ID, also if the field has spaces around the ID."""
+        return self._rules.find(field) or self._rules.find(field.strip())
 
-    def _take_candidates(self, row: ExpectedRow, number: int, text: str) -> None:
+    def _take_id(self, number: int, field: str) -> RowRule | None:
+        """The rule to check the row by; None if the ID already says all that is wrong."""
+        rule = self._find_rule(field)
+        if rule is None:
+            self.faults.add("foreign", None, number, f"the ID {shorten(field)}", self._rules.id_form)
+            return None
+        if rule.id != field:
+            self.faults.add("spaces", rule.id, number, f"spaces around the ID: {shorten(field)}", "no spaces")
+        if rule.id in self._lines:
+            first = self._lines[rule.id]
+            self.faults.add("duplicate", rule.id, number, f"the ID again, first on line {first}", "each ID once")
+            return None
+        self._rules.count(rule.id, number, self.faults)
+        if len(self._lines) >= 2 * self._rules.num_rows:
+            return None  # far too many rows: the others are counted, not kept, so that memory stays bounded
+        self._lines[rule.id] = number
+        return rule
+
+    def _take_candidates(self, rule: RowRule, number: int, text: str) -> None:
         tokens = text.split(";")
         for token in tokens:
             if not _INTEGER.fullmatch(token):
-                found = f"{_shorten(token)} among the candidates" if text else "no candidates"
-                self.faults.add("not_integer", row.id, number, found, "integers joined by ';'")
+                found = f"{shorten(token)} among the candidates" if text else "no candidates"
+                self.faults.add("not_integer", rule.id, number, found, "integers joined by ';'")
                 return
-        # Python refuses to read thousands of digits, int64 to hold them; that many are out of range anyhow.
-        indices = np.array([int(token) if len(token) <= 18 else -1 for token in tokens], np.int64)
-        if check_indices(row, number, indices, tokens, self.faults):
-            self.rankings[row.id] = indices
-
-    def finish(self) -> None:
-        if not self._num_lines:
-            self.faults.add("empty", None, None, "an empty file", f"the header {HEADER} and {len(self._rows)} rows")
-        for row_id in self._rows:
-            if row_id not in self._lines:
-                self.faults.add("missing", row_id, None, "no row", "one row for every test graph")
-
-
-def check_indices(row: ExpectedRow, line: int | None, indices: np.ndarray, shown: Sequence, faults: Faults) -> bool:
-    """Whether the row lists the right number of its graph's candidates, each once; `shown` is what the user wrote."""
-    is_right = True
-    if len(indices) != row.num_listed:
-        faults.add("count", row.id, line, f"{len(indices)} candidates", f"{row.num_listed} candidates")
-        is_right = False
-    outside = np.flatnonzero((indices < 0) | (indices >= row.num_candidates))
-    if len(outside):
-        found = f"candidate {_shorten(str(shown[outside[0]]))}"
-        faults.add("range", row.id, line, found, f"candidates in 0..{row.num_candidates - 1}")
-        return False
-    values, counts = np.unique(indices, return_counts=True)
-    repeated = values[counts > 1]
-    if len(repeated):
-        faults.add("repeat", row.id, line, f"candidate {repeated[0]} more than once", "each candidate once")
-        is_right = False
-    return is_right
+        # More digits than int64 holds, or than Python converts at all, are out of range: -1 is reported as such.
+        indices = np.array([int(token) if len(token) <= _MAX_DIGITS else -1 for token in tokens], np.int64)
+        if rule.check(indices, tokens, number, self.faults):
+            self.rankings[rule.id] = indices
 
 
 def _bounded_lines(file: IO[bytes], max_bytes: int) -> Iterator[tuple[bytes, int]]:
@@ -234,13 +178,10 @@ def _bounded_lines(file: IO[bytes], max_bytes: int) -> Iterator[tuple[bytes, int
         yield line, length
 
 
-def _row_bytes(row: ExpectedRow) -> int:
-    return len(row.id.encode()) + row.num_listed * (len(str(row.num_candidates)) + 1)
+def _split_fields(text: str) -> list[str]:
+    """The fields of a line, without quotes around them; a third one holds all that is too much."""
+    return [_unquote(field) for field in text.split(",", 2)]
 
 
 def _unquote(field: str) -> str:
     return field[1:-1] if len(field) >= 2 and field[0] == field[-1] == '"' else field
-
-
-def _shorten(text: str, width: int = 60) -> str:
-    return repr(text) if len(text) <= width else f"{text[:width]!r}..."

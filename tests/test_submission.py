@@ -170,6 +170,18 @@ def test_a_hundred_are_shown_and_the_rest_counted(csv):
     assert violations[-1].kind == "more" and "153 more" in violations[-1].found
 
 
+def test_a_file_of_another_data_set_is_one_violation(csv):
+    others = [line.replace(":xla:", ":xla:default:") for line in LINES[1:3]] * 200
+    (violation,) = _check(csv, [LINES[0], *others])
+    assert (violation.kind, violation.id, violation.line) == ("no_match", None, 2)
+    assert violation.found.startswith(
+        "the file of another data set, or --data names the wrong folder: none of 400 rows"
+    )
+    assert "'tile:xla:default:conv.1'" in violation.found and "such as tile:xla:conv.1" in violation.expected
+    kinds = [violation.kind for violation in _check(csv, "\r\n".join(["", *others]).encode())]
+    assert kinds == ["no_match", "line_end", "header"]  # what is wrong with the file itself is still said
+
+
 @st.composite
 def _rankings(draw):
     sizes = draw(st.lists(st.integers(1, 12), min_size=1, max_size=6))

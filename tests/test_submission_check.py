@@ -232,12 +232,18 @@ def test_a_spreadsheet_with_everything_at_once(csv: Path) -> None:
         (b"ID,TopConfigs\n", ["rows"] * 5),
         (b"\0" * 20_000, ["header"] + ["rows"] * 5),
         ("\r".join(LINES).encode(), ["header"] + ["rows"] * 5),
-        (b'ID,TopConfigs\n"tile:xla:x,0\n' + b"\n" * 3, ["foreign"] + ["blank"] * 3 + ["rows"] * 5),
+        (b'ID,TopConfigs\n"tile:xla:x,0\n' + b"\n" * 3, ["no_match"] + ["blank"] * 3),
     ],
     ids=["empty", "header only", "NUL bytes", "CR line ends", "a quote left open"],
 )
 def test_files_that_are_no_submission(csv: Path, data: bytes, kinds: list[str]) -> None:
     assert [violation.kind for violation in check(csv, data)] == kinds
+
+
+def test_a_file_of_another_contest_is_one_violation(csv: Path) -> None:
+    (violation,) = check(csv, ["ID,TopConfigs", *(f"{number},1" for number in range(300))])
+    assert (violation.kind, violation.line) == ("no_match", 2)
+    assert "none of 300 rows has a known ID, the first has the ID '0'" in str(violation)
 
 
 def test_what_cannot_be_opened(tmp_path: Path) -> None:

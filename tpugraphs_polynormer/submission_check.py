@@ -112,7 +112,13 @@ class _Reader:
             self.faults.add(
                 "empty", None, None, "an empty file", f"the header {HEADER} and {self._rules.num_rows} rows"
             )
-        self._rules.finish(self.faults)
+        first = self.faults.first("foreign")
+        if self._lines or first is None:
+            self._rules.finish(self.faults)
+            return
+        rows = f"none of {self.faults.count('foreign')} rows has a known ID, the first has {first.found}"
+        found = f"{self._rules.usual_cause}: {rows}"
+        self.faults.replace("foreign", Violation("no_match", None, first.line, found, self._rules.id_form))
 
     def _take_undecodable(self, number: int, raw: bytes, fault: UnicodeDecodeError) -> None:
         """Reports a line that is not UTF-8, and counts its row if the ID is readable."""

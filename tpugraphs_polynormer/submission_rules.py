@@ -105,6 +105,20 @@ class Faults:
         if not self._counts[kind]:
             self.add(kind, None, line, found, expected)
 
+    def first(self, kind: str) -> Violation | None:
+        """The first violation of a kind."""
+        return next((violation for violation in self._kept if violation.kind == kind), None)
+
+    def count(self, kind: str) -> int:
+        """How many violations of a kind were met."""
+        return self._counts[kind]
+
+    def replace(self, kind: str, summary: Violation) -> None:
+        """Puts one violation before all others, instead of all of a kind."""
+        self._kept = [summary, *(violation for violation in self._kept if violation.kind != kind)]
+        del self._counts[kind]
+        self._counts[summary.kind] += 1
+
     def all(self) -> list[Violation]:
         """The first hundred, and a last one that counts the rest if there are more."""
         shown = self._kept[:MAX_SHOWN]
@@ -164,6 +178,7 @@ class Rules(Protocol):
     num_rows: int
     max_row_bytes: int  # of the longest valid row
     id_form: str  # what an ID must be, in words
+    usual_cause: str  # why all IDs of a file can be wrong, in words
 
     def find(self, row_id: str) -> RowRule | None:
         """The rule for the row of that ID; None if no row may have it."""
@@ -177,6 +192,8 @@ class Rules(Protocol):
 
 class ExactRules:
     """One row for each test graph of a data set, in its order."""
+
+    usual_cause = "the file of another data set, or --data names the wrong folder"
 
     def __init__(self, expected: Sequence[ExpectedRow]) -> None:
         self.num_rows = len(expected)
@@ -208,6 +225,7 @@ class OfficialRules:
     num_rows = NUM_TEST_GRAPHS
     max_row_bytes = _MAX_NAME + max(LAYOUT_TEST_CANDIDATES) * len("1000;")
     id_form = f"COLLECTION:GRAPH with one of {', '.join(COLLECTIONS)} and a printable name without spaces and quotes"
+    usual_cause = "a file that is no submission to this contest"
 
     def __init__(self) -> None:
         self._num_seen = dict.fromkeys(COLLECTIONS, 0)

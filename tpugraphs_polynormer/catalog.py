@@ -13,6 +13,7 @@ NUM_TILE_FEATURES = 24  # kernel, output and input bounds: 6 values, their sum a
 NUM_LAYOUT_FEATURES = 18  # minor-to-major dims of output, input and kernel, 6 each, -1 pads
 LAYOUT_MIN, LAYOUT_MAX = -1, 5  # the integers a layout feature can be
 TILE_TOP = 5  # a tile submission names this many candidates
+LAYOUT_TEST_CANDIDATES = (1000, 1001)  # a layout graph of the official test split has one of these numbers
 
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
@@ -35,6 +36,11 @@ class Collection:
     def folder(self) -> str:
         """The collection's folder below `npz/` in the official tree."""
         return self.id.replace(":", "/")
+
+    @property
+    def num_test_graphs(self) -> int:
+        """The official number of test graphs: as many rows of a submission belong to the collection."""
+        return self.num_graphs[SPLITS.index("test")]
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,8 @@ COLLECTIONS: dict[str, Collection] = {
         ),
     )
 }
+
+NUM_TEST_GRAPHS = sum(collection.num_test_graphs for collection in COLLECTIONS.values())  # rows of a submission
 
 BENCHMARKS: dict[str, Benchmark] = {
     benchmark.name: benchmark

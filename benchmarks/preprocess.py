@@ -29,7 +29,8 @@ _MEGA = 1e6
 
 def make_archives(root: Path, num_graphs: int, num_candidates: int) -> None:
     """Simulated train graphs in the official format."""
-    from tpugraphs_polynormer.simulation.simulate import SCALES, simulate_graph
+    from tpugraphs_polynormer.simulation.scales import SCALES
+    from tpugraphs_polynormer.simulation.simulate import simulate_graph
 
     for number in range(num_graphs):
         simulate_graph(root, Path(_FOLDER) / "train", SCALES["small"], 0, number, num_candidates)

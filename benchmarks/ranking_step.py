@@ -72,7 +72,7 @@ def write_layout_data(path: Path, seed: int, num_configurable: int) -> None:
     from tpugraphs_polynormer.hlo.choices import enumerate_choices
     from tpugraphs_polynormer.hlo.featurize import featurize_module
     from tpugraphs_polynormer.simulation.programs import draw_program
-    from tpugraphs_polynormer.simulation.simulate import SCALES
+    from tpugraphs_polynormer.simulation.scales import SCALES
 
     module = draw_program("transformer", SCALES["full"].size, np.random.default_rng(seed))
     arrays, choices = featurize_module(module), enumerate_choices(module)
@@ -90,7 +90,7 @@ def write_tile_data(path: Path, num_candidates: int) -> None:
     from tpugraphs_polynormer.hlo.featurize import featurize_module
     from tpugraphs_polynormer.simulation.kernels import cut_kernel
     from tpugraphs_polynormer.simulation.programs import draw_program
-    from tpugraphs_polynormer.simulation.simulate import SCALES
+    from tpugraphs_polynormer.simulation.scales import SCALES
 
     random = np.random.default_rng(0)
     while True:

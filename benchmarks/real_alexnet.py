@@ -20,7 +20,7 @@ import numpy as np
 
 from tpugraphs_polynormer.cli import main as run_command
 from tpugraphs_polynormer.data.noise import group_equal, pair_repeats
-from tpugraphs_polynormer.data.npz import LayoutArchive, read_archive, write_npz
+from tpugraphs_polynormer.data.npz import LayoutArchive, read_archive, write_archive
 from tpugraphs_polynormer.metrics import kendall_tau, rank_candidates, slowdown
 from tpugraphs_polynormer.startup import import_tensorflow, keep_freed_memory
 
@@ -41,7 +41,7 @@ def write_tree(source: Path, tree: Path) -> None:
         whole = dict(arrays)
     for split, rows in split_rows().items():
         part = whole | {key: whole[key][rows] for key in ("node_config_feat", "config_runtime")}
-        write_npz(tree / "npz" / "layout" / "xla" / "default" / split / f"{NAME}.npz", part)
+        write_archive(tree / "npz" / "layout" / "xla" / "default" / split / f"{NAME}.npz", part)
 
 
 def one_hot(candidates: np.ndarray) -> np.ndarray:

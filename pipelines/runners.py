@@ -16,15 +16,20 @@ from tqdm import tqdm
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.startup import divert_stderr
 
-# FnApiRunner is DirectRunner without its attempt to download another runner; 0 workers means one per core.
-_LOCAL = ("--runner=FnApiRunner", "--direct_running_mode=multi_processing", "--direct_num_workers=0")
+_LOCAL = "--runner=FnApiRunner"  # DirectRunner without its attempt to download another runner
+_PROCESSES = "--direct_running_mode=multi_processing"
 
 
-def make_options(arguments: Sequence[str]) -> PipelineOptions:
-    """PipelineOptions of what the user gave to Beam."""
+def make_options(arguments: Sequence[str], num_workers: int = 0) -> PipelineOptions:
+    """PipelineOptions of what the user gave to Beam.
+
+    Without a runner, `num_workers` local processes do the work: 0 starts one per core, 1 works in this process.
+    """
     arguments = list(arguments)
     if not any(argument.split("=")[0] == "--runner" for argument in arguments):
-        arguments = [*_LOCAL, *arguments]
+        is_alone = num_workers == 1 and not any(argument.startswith("--direct_") for argument in arguments)
+        local = [_LOCAL] if is_alone else [_LOCAL, _PROCESSES, f"--direct_num_workers={num_workers}"]
+        arguments = [*local, *arguments]
     _refuse_unknown(arguments)
     return PipelineOptions(arguments)
 

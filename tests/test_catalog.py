@@ -3,12 +3,15 @@
 import csv
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from tpugraphs_polynormer.catalog import (
     BENCHMARKS,
     COLLECTIONS,
+    LAYOUT_TEST_CANDIDATES,
     NUM_OPCODES,
+    NUM_TEST_GRAPHS,
     SPLITS,
     find_benchmark,
     find_collection,
@@ -25,7 +28,8 @@ def test_five_collections_and_thirteen_benchmarks():
         "layout:nlp:default",
         "layout:nlp:random",
     ]
-    assert sum(collection.num_graphs[2] for collection in COLLECTIONS.values()) == 894  # rows of a submission
+    assert [collection.num_test_graphs for collection in COLLECTIONS.values()] == [844, 8, 8, 17, 17]
+    assert NUM_TEST_GRAPHS == 894  # rows of a submission
     assert find_collection("layout:nlp:random").folder == "layout/nlp/random"
     assert len(BENCHMARKS) == 13
     assert len(OPCODE_NAMES) == NUM_OPCODES
@@ -43,3 +47,11 @@ def test_layout_counts_are_the_real_ones(real_data):
     counted = Counter((row["collection"], row["split"]) for row in rows)
     for collection in {row["collection"] for row in rows}:
         assert COLLECTIONS[collection].num_graphs == tuple(counted[collection, split] for split in SPLITS)
+
+
+def test_official_layout_test_graphs_have_that_many_candidates(real_data):
+    paths = sorted((real_data / "tpugraphs/official/npz/layout").glob("*/*/test/*.npz"))
+    assert paths
+    for path in paths:
+        with np.load(path) as archive:
+            assert len(archive["config_runtime"]) in LAYOUT_TEST_CANDIDATES

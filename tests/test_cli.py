@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.datasets import LAYOUT, TILE
 from tests.trained import Trained, make_trained
+from tpugraphs_polynormer.catalog import COLLECTIONS
 from tpugraphs_polynormer.cli import main
 from tpugraphs_polynormer.submission import expected_rows
 
@@ -82,6 +84,72 @@ def test_submit_needs_exactly_one_source(trained: Trained, tmp_path: Path, capsy
     assert "either --predictions" in failure(capsys, "submit", "--data", trained.tree)
     both = ["--predictions", tmp_path, "--check", tmp_path / "a.csv"]
     assert "either --predictions" in failure(capsys, "submit", "--data", trained.tree, *both)
+
+
+@pytest.mark.parametrize("flags", [["--predictions", "p"], ["--check", "a.csv", "--score", "truth"]])
+def test_submit_writes_and_scores_only_with_the_data(flags: list[str], capsys) -> None:
+    told = failure(capsys, "submit", *flags)
+    assert f"error: {flags[-2]} needs the names of the test graphs" in told and told.endswith("as --data\n")
+
+
+def write_official(path: Path) -> list[str]:
+    """Writes a valid csv for the official test split; returns its lines."""
+    lines = ["ID,TopConfigs"]
+    for collection in COLLECTIONS.values():
+        candidates = ";".join(map(str, range(5 if collection.kind == "tile" else 1000)))
+        lines += [f"{collection.id}:{graph:032x},{candidates}" for graph in range(collection.num_test_graphs)]
+    path.write_text("\n".join(lines) + "\n")
+    return lines
+
+
+def test_submit_checks_without_the_data(tmp_path: Path) -> None:
+    csv = tmp_path / "others.csv"
+    lines = write_official(csv)
+    valid = run("submit", "--check", csv)
+    assert (valid.returncode, valid.stderr) == (0, "")
+    assert valid.stdout == (
+        f"{csv}: 894 rows, valid as far as can be told without the data "
+        "(give --data to check graph names and candidate counts)\n"
+    )
+    csv.write_text("\n".join([*lines[:1], f"{lines[1]};5", f"{lines[2]} ", *lines[4:]]) + "\n")
+    invalid = run("submit", "--check", csv)
+    assert (invalid.returncode, invalid.stdout) == (2, "")
+    first, *violations = invalid.stderr.splitlines()
+    assert first.startswith(f"tpugraphs submit: error: {csv}: not a valid submission") and "give --data" in first
+    tile = "tile:xla:" + "0" * 31
+    assert violations == [
+        f"  line 2: {tile}0: found 6 candidates, expected 5 candidates, or fewer if the kernel has fewer",
+        f"  line 3: {tile}1: found '4 ' among the candidates, expected integers joined by ';'",
+        "  tile:xla: found 843 rows, expected 844 rows",
+    ]
+
+
+def test_submit_checks_exactly_with_the_data(tmp_path: Path) -> None:
+    features = (("tile/xla", "config_feat", (3, 24)), ("layout/xla/default", "node_config_feat", (4, 2, 18)))
+    for folder, key, shape in features:
+        path = tmp_path / "npz" / folder / "test" / "net.npz"
+        path.parent.mkdir(parents=True)
+        np.savez(path, config_runtime=np.zeros(shape[0], np.int64), **{key: np.zeros(shape, np.float32)})
+    csv = tmp_path / "others.csv"
+    csv.write_text("ID,TopConfigs\ntile:xla:net,2;1;0\nlayout:xla:default:net,3;0;2;1\n")
+    valid = run("submit", "--check", csv, "--data", tmp_path)
+    assert (valid.returncode, valid.stdout, valid.stderr) == (0, f"{csv}: 2 rows, valid\n", "")
+    csv.write_text("ID,TopConfigs\ntile:xla:net,1;0\nlayout:xla:default:net,3;0;2;1\n")
+    invalid = run("submit", "--check", csv, "--data", tmp_path)
+    assert (invalid.returncode, invalid.stdout) == (2, "")
+    assert invalid.stderr.endswith("line 2: tile:xla:net: found 2 candidates, expected 3 candidates\n")
+    write_official(csv)
+    other = run("submit", "--check", csv, "--data", tmp_path)
+    assert other.returncode == 2
+    assert len(other.stderr.splitlines()) == 2 and "found the file of another data set, or --data" in other.stderr
+
+
+@pytest.mark.parametrize("data", [b"", b"\0" * 10_000, bytes(range(256)) * 20, b'"' * 5_000, "é;\n".encode("utf-16")])
+def test_submit_gives_any_file_a_verdict(tmp_path: Path, capsys, data: bytes) -> None:
+    csv = tmp_path / "others.csv"
+    csv.write_bytes(data)
+    assert "not a valid submission" in failure(capsys, "submit", "--check", csv)
+    assert "cannot be read" in failure(capsys, "submit", "--check", tmp_path)
 
 
 def test_submit_lists_every_violation(trained: Trained, tmp_path: Path, capsys) -> None:

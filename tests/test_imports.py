@@ -27,6 +27,8 @@ LAYERS = (
     ("data",),
     ("losses",),
     ("models",),
+    ("submission_rules",),
+    ("submission_check",),
     ("submission",),
     ("distribution", "checkpoints"),
     ("scoring",),
@@ -56,6 +58,7 @@ LIGHT = (
     "data.npz",
     "data.noise",
     "data.indices",
+    "data.shards",
     "hlo.featurize",
     "simulation.simulate",
 )
@@ -176,3 +179,13 @@ def test_help_loads_no_tensorflow(arguments):
     )
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert found.stdout.startswith("usage:") and found.stdout.splitlines()[-1] == "[]"
+
+
+def test_checking_a_submission_loads_no_tensorflow(tmp_path):
+    csv = tmp_path / "submission.csv"
+    csv.write_text("ID,TopConfigs\n")
+    code = (
+        f"import sys\nfrom {PACKAGE}.cli import main\nprint(main(['submit', '--check', {str(csv)!r}]))\n{HEAVY_CHECK}"
+    )
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout == "2\n[]\n"

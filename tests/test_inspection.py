@@ -5,7 +5,7 @@ import pytest
 
 from tests.archives import layout_arrays, tile_arrays
 from tpugraphs_polynormer.cli import main
-from tpugraphs_polynormer.data.npz import write_npz
+from tpugraphs_polynormer.data.npz import write_archive
 from tpugraphs_polynormer.inspection import inspect_archive, plot_inspection
 
 
@@ -15,7 +15,7 @@ def test_counts_opcodes_duplicates_and_quantiles(tmp_path):
     arrays["node_config_ids"] = np.array([0, 2, 5])
     arrays["node_config_feat"][3] = arrays["node_config_feat"][1]
     arrays["config_runtime"] = np.array([400, 100, 300, 200, 500])
-    write_npz(tmp_path / "g.npz", arrays)
+    write_archive(tmp_path / "g.npz", arrays)
     found = inspect_archive(tmp_path / "g.npz")
     assert found.opcodes == (("reshape", 7), ("dot", 3), ("convolution", 2))
     assert found.configurable == (("convolution", 1), ("dot", 1), ("reshape", 1))
@@ -28,7 +28,7 @@ def test_counts_opcodes_duplicates_and_quantiles(tmp_path):
 
 def test_hidden_runtimes_and_empty_features_are_said(tmp_path):
     arrays = tile_arrays() | {"config_runtime": np.zeros(6, np.int64), "config_feat": np.zeros((6, 24), np.float32)}
-    write_npz(tmp_path / "g.npz", arrays)
+    write_archive(tmp_path / "g.npz", arrays)
     found = inspect_archive(tmp_path / "g.npz")
     assert "hidden" in str(found)
     assert "nothing to rank by" in str(found)
@@ -38,7 +38,7 @@ def test_hidden_runtimes_and_empty_features_are_said(tmp_path):
 
 def test_tiles_are_measured_against_their_default(tmp_path):
     arrays = tile_arrays() | {"config_runtime": np.arange(1, 7) * 10, "config_runtime_normalizers": np.full(6, 20)}
-    write_npz(tmp_path / "g.npz", arrays)
+    write_archive(tmp_path / "g.npz", arrays)
     assert np.array_equal(inspect_archive(tmp_path / "g.npz").costs, np.arange(1, 7) / 2)
 
 
@@ -57,7 +57,7 @@ def test_repeated_candidates_tell_the_noise(tmp_path, kind):
     factors[22:42] = np.where(np.arange(20) % 2, 1.01, 1 / 1.03)  # the second runtime: 1 % more, 3 % less by turns
     runtimes = (np.arange(1, 45) * 10**7)[rows] * factors
     arrays |= {key: arrays[key][rows], "config_runtime": np.round(runtimes).astype(np.int64)}
-    write_npz(tmp_path / "g.npz", arrays)
+    write_archive(tmp_path / "g.npz", arrays)
     rows = shown_rows(tmp_path / "g.npz")
     assert rows["candidates"] == "44, of them 20 repeat an earlier one"
     assert rows["repeats"] == "20 candidates were measured more than once"
@@ -70,11 +70,11 @@ def test_repeated_candidates_tell_the_noise(tmp_path, kind):
 
 def test_what_the_noise_cannot_be_told_from_is_said(tmp_path):
     arrays = layout_arrays(num_candidates=30)
-    write_npz(tmp_path / "none.npz", arrays)
-    write_npz(tmp_path / "few.npz", arrays | {"node_config_feat": arrays["node_config_feat"][[*range(29), 3]]})
-    write_npz(tmp_path / "same.npz", arrays | {"node_config_feat": arrays["node_config_feat"][[3] * 30]})
+    write_archive(tmp_path / "none.npz", arrays)
+    write_archive(tmp_path / "few.npz", arrays | {"node_config_feat": arrays["node_config_feat"][[*range(29), 3]]})
+    write_archive(tmp_path / "same.npz", arrays | {"node_config_feat": arrays["node_config_feat"][[3] * 30]})
     hidden = arrays | {"config_runtime": np.zeros(30, np.int64)}
-    write_npz(tmp_path / "hidden.npz", hidden | {"node_config_feat": arrays["node_config_feat"][[*range(15)] * 2]})
+    write_archive(tmp_path / "hidden.npz", hidden | {"node_config_feat": arrays["node_config_feat"][[*range(15)] * 2]})
     assert shown_rows(tmp_path / "none.npz")["noise"] == "no candidate is repeated: the noise cannot be estimated"
     assert "too few" in shown_rows(tmp_path / "few.npz")["noise"]
     assert "all candidates are equal" in shown_rows(tmp_path / "same.npz")["noise"]
@@ -82,7 +82,7 @@ def test_what_the_noise_cannot_be_told_from_is_said(tmp_path):
 
 
 def test_command_prints_and_refuses_without_a_traceback(tmp_path, capsys):
-    write_npz(tmp_path / "g.npz", tile_arrays())
+    write_archive(tmp_path / "g.npz", tile_arrays())
     assert main(["inspect", str(tmp_path / "g.npz"), "--plot", str(tmp_path / "g.png")]) == 0
     assert "candidates          6" in capsys.readouterr().out
     assert (tmp_path / "g.png").exists()

@@ -12,7 +12,8 @@ from tests.datasets import LAYOUT, TILE
 from tests.trained import Trained, make_trained
 from tpugraphs_polynormer.catalog import COLLECTIONS
 from tpugraphs_polynormer.config import load_config
-from tpugraphs_polynormer.submission import check_submission, expected_rows
+from tpugraphs_polynormer.submission import expected_rows
+from tpugraphs_polynormer.submission_check import check_submission
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOK = ROOT / "notebooks" / "kaggle.ipynb"

@@ -13,19 +13,16 @@ from hypothesis import strategies as st
 
 from tpugraphs_polynormer.metrics import MetricError
 from tpugraphs_polynormer.submission import (
-    MAX_SHOWN,
-    ExpectedRow,
-    SubmissionError,
-    check_submission,
     expected_rows,
     prediction_path,
     read_prediction,
     read_rankings,
-    read_submission,
     score_submission,
     write_prediction,
     write_submission,
 )
+from tpugraphs_polynormer.submission_check import check_submission, read_submission
+from tpugraphs_polynormer.submission_rules import MAX_SHOWN, ExpectedRow, SubmissionError
 
 EXPECTED = [
     ExpectedRow("tile:xla:conv.1", 7),
@@ -103,6 +100,7 @@ def test_harmless_variants_pass(csv, data):
         ({2: "tile:xla:small,2;1;٠"}, "not_integer", "tile:xla:small", 3, "'٠'", "integers"),
         ({2: "tile:xla:small,2;1;0;"}, "not_integer", "tile:xla:small", 3, "''", "integers"),
         ({2: "tile:xla:small,"}, "not_integer", "tile:xla:small", 3, "no candidates", "integers"),
+        ({2: " tile:xla:small ,2;1;0"}, "spaces", "tile:xla:small", 3, "' tile:xla:small '", "no spaces"),
         ({0: "id,TopConfigs"}, "header", None, 1, "'id,TopConfigs'", "ID,TopConfigs"),
         ({0: "ID,TopConfigs,Usage"}, "header", None, 1, "Usage", "ID,TopConfigs"),
         ({0: None}, "header", None, 1, "conv.1", "ID,TopConfigs"),
@@ -135,6 +133,13 @@ def test_bytes_that_are_no_plain_text(csv, data, kind, line):
     assert (violation.kind, violation.line) == (kind, line)
 
 
+def test_a_row_that_is_no_text_is_known_by_its_id(csv):
+    data = "\n".join([*LINES[:4], LINES[4] + "\xe9"]).encode("latin-1")
+    assert [str(violation) for violation in _check(csv, data)] == [
+        "line 5: layout:nlp:random:bert: found byte 0xe9 at 28, expected UTF-8 text"
+    ]
+
+
 def test_empty_file_and_other_formats(csv):
     assert [violation.kind for violation in _check(csv, b"")] == ["empty"] + ["missing"] * 4
     assert [violation.kind for violation in _check(csv, b"ID,TopConfigs\n")] == ["missing"] * 4
@@ -160,10 +165,21 @@ def test_a_row_of_30_megabytes_takes_little_memory(csv, start):
 
 
 def test_a_hundred_are_shown_and_the_rest_counted(csv):
-    csv.write_text("ID,TopConfigs\n" + "tile:xla:foreign,1\n" * 250)
-    violations = check_submission(csv, EXPECTED)
+    violations = _check(csv, [*LINES[:2], *["tile:xla:foreign,1"] * 250])
     assert len(violations) == MAX_SHOWN + 1
-    assert violations[-1].kind == "more" and "154 more" in violations[-1].found
+    assert violations[-1].kind == "more" and "153 more" in violations[-1].found
+
+
+def test_a_file_of_another_data_set_is_one_violation(csv):
+    others = [line.replace(":xla:", ":xla:default:") for line in LINES[1:3]] * 200
+    (violation,) = _check(csv, [LINES[0], *others])
+    assert (violation.kind, violation.id, violation.line) == ("no_match", None, 2)
+    assert violation.found.startswith(
+        "the file of another data set, or --data names the wrong folder: none of 400 rows"
+    )
+    assert "'tile:xla:default:conv.1'" in violation.found and "such as tile:xla:conv.1" in violation.expected
+    kinds = [violation.kind for violation in _check(csv, "\r\n".join(["", *others]).encode())]
+    assert kinds == ["no_match", "line_end", "header"]  # what is wrong with the file itself is still said
 
 
 @st.composite

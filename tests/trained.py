@@ -9,7 +9,8 @@ import tensorflow as tf
 from tests.datasets import LAYOUT, TILE, preprocess_here
 from tests.ranking_data import scratch_folder
 from tpugraphs_polynormer.config import Config, DataConfig, ModelConfig, TrainingConfig
-from tpugraphs_polynormer.simulation.simulate import SCALES, simulate_graph, simulate_kernel
+from tpugraphs_polynormer.simulation.scales import SCALES
+from tpugraphs_polynormer.simulation.simulate import simulate_graph, simulate_kernel
 from tpugraphs_polynormer.training import train
 
 SMALL = Config(

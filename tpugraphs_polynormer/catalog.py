@@ -13,23 +13,37 @@ NUM_TILE_FEATURES = 24  # kernel, output and input bounds: 6 values, their sum a
 NUM_LAYOUT_FEATURES = 18  # minor-to-major dims of output, input and kernel, 6 each, -1 pads
 LAYOUT_MIN, LAYOUT_MAX = -1, 5  # the integers a layout feature can be
 TILE_TOP = 5  # a tile submission names this many candidates
+LAYOUT_TEST_CANDIDATES = (1000, 1001)  # a layout graph of the official test split has one of these numbers
 # The noise (data/noise.py) to assume for a collection without repeated measurements: two measurements of a candidate
 # of the real alexnet_train_batch_32 differ by at most 9.8e-4 in 95 % of the cases, and by 2.5e-4 in half of them.
 TYPICAL_NOISE = 1e-3
 
 
+QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+
+
 @dataclass(frozen=True)
 class Collection:
-    """One TpuGraphs collection; `num_graphs` are the official counts of train, valid and test."""
+    """One TpuGraphs collection, with the official counts.
+
+    `num_graphs` are those of train, valid and test; `num_candidates` the QUANTILES of the candidates per train graph
+    of a layout collection (a layout test graph has 1,000 or 1,001), and the least and most of a tile kernel.
+    """
 
     id: str
     kind: str  # "tile" or "layout"
     num_graphs: tuple[int, int, int]
+    num_candidates: tuple[int, ...]
 
     @property
     def folder(self) -> str:
         """The collection's folder below `npz/` in the official tree."""
         return self.id.replace(":", "/")
+
+    @property
+    def num_test_graphs(self) -> int:
+        """The official number of test graphs: as many rows of a submission belong to the collection."""
+        return self.num_graphs[SPLITS.index("test")]
 
 
 @dataclass(frozen=True)
@@ -49,13 +63,19 @@ class Benchmark:
 COLLECTIONS: dict[str, Collection] = {
     collection.id: collection
     for collection in (
-        Collection("tile:xla", "tile", (5709, 676, 844)),
-        Collection("layout:xla:default", "layout", (61, 7, 8)),
-        Collection("layout:xla:random", "layout", (69, 7, 8)),
-        Collection("layout:nlp:default", "layout", (198, 20, 17)),
-        Collection("layout:nlp:random", "layout", (207, 20, 17)),
+        Collection("tile:xla", "tile", (5709, 676, 844), (2, 9_900)),
+        Collection("layout:xla:default", "layout", (61, 7, 8), (1_159, 5_408, 6_623, 10_528, 17_632, 34_200, 100_040)),
+        Collection("layout:xla:random", "layout", (69, 7, 8), (20, 335, 2_887, 8_368, 15_112, 24_222, 100_040)),
+        Collection(
+            "layout:nlp:default", "layout", (198, 20, 17), (11_296, 19_883, 32_636, 67_832, 100_040, 100_040, 100_040)
+        ),
+        Collection(
+            "layout:nlp:random", "layout", (207, 20, 17), (11_098, 19_563, 32_588, 67_000, 100_040, 100_040, 100_040)
+        ),
     )
 }
+
+NUM_TEST_GRAPHS = sum(collection.num_test_graphs for collection in COLLECTIONS.values())  # rows of a submission
 
 BENCHMARKS: dict[str, Benchmark] = {
     benchmark.name: benchmark

@@ -23,7 +23,8 @@ from tpugraphs_polynormer.catalog import COLLECTIONS
 from tpugraphs_polynormer.chance import expected_score
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.metrics import true_costs
-from tpugraphs_polynormer.submission import ExpectedRow, expected_rows, score_submission
+from tpugraphs_polynormer.submission import expected_rows, score_submission
+from tpugraphs_polynormer.submission_rules import ExpectedRow
 from tpugraphs_polynormer.tables import format_number, format_table
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "demo"

@@ -24,7 +24,7 @@ import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
 from tpugraphs_polynormer.checkpoints import CONFIG_NAME, RunError
-from tpugraphs_polynormer.data.graphs import graph_spec
+from tpugraphs_polynormer.data.input_pipeline import graph_spec
 from tpugraphs_polynormer.data.store import Collection
 from tpugraphs_polynormer.prediction import load_ranker
 from tpugraphs_polynormer.tasks import RankingTask

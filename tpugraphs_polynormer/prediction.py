@@ -20,7 +20,8 @@ from tpugraphs_polynormer.data.input_pipeline import iterate_blocks
 from tpugraphs_polynormer.data.manifest import MANIFEST_NAME, DatasetError, parse_record
 from tpugraphs_polynormer.data.store import Collection, Split, hash_file
 from tpugraphs_polynormer.settings import dump_config
-from tpugraphs_polynormer.submission import SubmissionError, prediction_path, read_prediction, write_prediction
+from tpugraphs_polynormer.submission import prediction_path, read_prediction, write_prediction
+from tpugraphs_polynormer.submission_rules import SubmissionError
 from tpugraphs_polynormer.tasks import (
     DatasetFacts,
     RankingTask,

@@ -15,7 +15,7 @@ from tpugraphs_polynormer.data.manifest import (
     Manifest,
     write_json,
 )
-from tpugraphs_polynormer.data.npz import write_npz
+from tpugraphs_polynormer.data.npz import write_archive
 from tpugraphs_polynormer.data.shards import PreprocessSettings, describe_split, write_shard
 from tpugraphs_polynormer.data.statistics import FeatureStatistics
 from tpugraphs_polynormer.data.store import Collection
@@ -120,7 +120,7 @@ def measure_novelty(node_feat: np.ndarray, node_opcode: np.ndarray, statistics: 
 
 def _make_dataset(folder: Path, collection: str, arrays: dict[str, np.ndarray]) -> Collection:
     """A dataset of one graph, made and read by the very code that makes and reads the others."""
-    write_npz(folder / "program.npz", arrays)
+    write_archive(folder / "program.npz", arrays)
     settings = PreprocessSettings()
     description = write_shard(
         folder, "program", {"program": folder / "program.npz"}, kind="layout", is_train=False, settings=settings

@@ -146,7 +146,7 @@ def test_real_photo_has_the_official_counts(real_data, caplog):
 def test_find_benchmarks_on_real_data(real_data):
     found = find_benchmarks(real_data / "nodes")
     assert list(found) == list(BENCHMARKS)
-    assert {name for name, path in found.items() if path} == {"minesweeper", "amazon-photo"}
+    assert {name for name, path in found.items() if path} == {"minesweeper", "amazon-photo", "tolokers", "coauthor-cs"}
 
 
 def test_yandex_format(tmp_path, caplog):

@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from tests.archives import layout_arrays
 from tests.datasets import LAYOUT, TILE, preprocess_here, small_graphs, write_small_tree
 from tpugraphs_polynormer.data.encoding import encode_layouts
-from tpugraphs_polynormer.data.graphs import SCHEMA_NAME, graph_spec, keep_neighbourhood, write_example
+from tpugraphs_polynormer.data.input_pipeline import graph_spec
 from tpugraphs_polynormer.data.npz import LayoutArchive
+from tpugraphs_polynormer.data.pruning import keep_neighbourhood
+from tpugraphs_polynormer.data.records import serialize_example, serialize_graph, write_record
+from tpugraphs_polynormer.data.schema import SCHEMA_NAME
 from tpugraphs_polynormer.data.store import RECORD_SUFFIX
 
 
@@ -56,11 +59,41 @@ def test_plain_tfgnn_code_reads_the_shards(folders, collection):
     assert not sources
 
 
+def as_tensorflow_feature(value) -> tf.train.Feature:
+    if isinstance(value, str):
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value.encode()]))
+    if np.asarray(value).dtype.kind in "iu":
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=np.ravel(value)))
+    return tf.train.Feature(float_list=tf.train.FloatList(value=np.ravel(value)))
+
+
+def test_records_are_the_bytes_that_tensorflow_writes(tmp_path):
+    random = np.random.default_rng(0)
+    examples = [
+        {"b": "name with ü", "a": random.normal(size=(7, 3)).astype(np.float32), "c/#size": [3]},
+        {"z": np.array([-1, 0, 2**40, -(2**63)]), "none": np.zeros((0, 4), np.float32), "empty": np.zeros(0, np.int64)},
+        {"x": np.array([np.float32(-0.0), np.float32(1e-40), np.float32(3e38)]), "y": ""},
+        {},
+    ]
+    with (
+        (tmp_path / "ours").open("wb") as ours,
+        tf.io.TFRecordWriter(str(tmp_path / "theirs")) as theirs,
+    ):
+        for features in examples:
+            record = serialize_example(features)
+            theirs_features = {name: as_tensorflow_feature(value) for name, value in features.items()}
+            example = tf.train.Example(features=tf.train.Features(feature=theirs_features))
+            assert record == example.SerializeToString(deterministic=True)
+            write_record(ours, record)
+            theirs.write(record)
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+
+
 def test_edges_are_sorted_by_consumer_whatever_their_order_in_the_archive():
     arrays = layout_arrays(seed=4)
     shuffled = arrays | {"edge_index": np.random.default_rng(0).permutation(arrays["edge_index"])}
     table, _ = encode_layouts([arrays["node_config_feat"].astype(np.int8)], 3)
-    records = [write_example(archive_of(each), np.arange(12), table, 3) for each in (arrays, shuffled)]
+    records = [serialize_graph(archive_of(each), np.arange(12), table, 3) for each in (arrays, shuffled)]
     assert records[0] == records[1]
 
 
@@ -113,7 +146,7 @@ def test_a_pruned_graph_keeps_node_ids_edges_inside_and_its_slots():
     archive = archive_of(arrays)
     kept = keep_neighbourhood(archive, 8, 5)
     assert kept.tolist() == [2, 3, 4, 27, 28, 29]
-    record = write_example(archive, kept, np.zeros((1, 18), np.float32), 2)
+    record = serialize_graph(archive, kept, np.zeros((1, 18), np.float32), 2)
     graph = tfgnn.parse_single_example(graph_spec("layout"), record)
     assert graph.node_sets["op"]["node_id"].numpy().tolist() == kept.tolist()
     assert np.array_equal(graph.node_sets["op"]["features"], arrays["node_feat"][kept])

@@ -16,7 +16,7 @@ from tests.archives import layout_arrays, write_tree
 from tests.datasets import LAYOUT, TILE, preprocess_here, write_small_tree
 from tpugraphs_polynormer.cli import main
 from tpugraphs_polynormer.data import preprocess
-from tpugraphs_polynormer.data.graphs import graph_spec
+from tpugraphs_polynormer.data.input_pipeline import graph_spec
 from tpugraphs_polynormer.data.manifest import MANIFEST_NAME
 from tpugraphs_polynormer.data.preprocess import (
     FAILURE_NAME,

@@ -11,7 +11,7 @@ import tensorflow_gnn as tfgnn
 
 from tests.archives import layout_arrays, tile_arrays, write_tree
 from tests.datasets import LAYOUT, TILE, preprocess_here, small_graphs, write_small_tree
-from tpugraphs_polynormer.data.graphs import graph_spec
+from tpugraphs_polynormer.data.input_pipeline import graph_spec
 from tpugraphs_polynormer.data.manifest import MANIFEST_NAME, DatasetError
 from tpugraphs_polynormer.data.store import CANDIDATE_SUFFIX, RECORD_SUFFIX, Collection
 

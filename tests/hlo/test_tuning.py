@@ -34,6 +34,21 @@ def test_the_real_layout_file_becomes_the_real_archive(real_data):
             assert np.array_equal(found[key], archive[key]), key
 
 
+def test_the_real_layout_file_gives_the_arrays_of_the_untouched_official_archive(real_data):
+    """The official valid split has the same program, with other candidates: key and memory order included."""
+    data = (real_data / "tpugraphs" / "protobuf" / "module_tuning_data_layout.pb").read_bytes()
+    found = layout_arrays(data)
+    folder = real_data / "tpugraphs" / "official" / "npz" / "layout" / "xla" / "default" / "valid"
+    with np.load(folder / "unet_3d.4x4.bf16.npz", allow_pickle=False) as archive:
+        assert list(found) == list(archive)
+        for key in archive:
+            official = archive[key]
+            assert found[key].dtype == official.dtype, key
+            assert np.isfortran(found[key]) == np.isfortran(official), key
+            if key not in ("node_config_feat", "config_runtime"):
+                assert np.array_equal(found[key], official), key
+
+
 def test_the_real_layout_file_survives_the_round_trip(real_data):
     data = (real_data / "tpugraphs" / "protobuf" / "module_tuning_data_layout.pb").read_bytes()
     first = read_layout_tuning(data)

@@ -15,12 +15,14 @@ import psutil
 import pytest
 from apache_beam.options.pipeline_options import DirectOptions, StandardOptions
 
+from pipelines.preprocess import count_workers
 from pipelines.runners import make_options
 from tests.archives import layout_arrays, write_tree
 from tests.datasets import LAYOUT, TILE, preprocess_here, write_small_tree
 from tpugraphs_polynormer.data.manifest import MANIFEST_NAME
-from tpugraphs_polynormer.data.npz import Blocks, write_npz
-from tpugraphs_polynormer.data.preprocess import FAILURE_NAME
+from tpugraphs_polynormer.data.npz import Blocks, write_archive
+from tpugraphs_polynormer.data.preprocess import FAILURE_NAME, Job, ShardPlan
+from tpugraphs_polynormer.data.shards import PreprocessSettings
 from tpugraphs_polynormer.data.store import Collection
 from tpugraphs_polynormer.errors import UserError
 
@@ -197,6 +199,23 @@ def test_every_core_is_used_unless_a_runner_is_named():
     assert make_options(["--direct_num_workers=3"]).view_as(DirectOptions).direct_num_workers == 3
 
 
+def test_one_worker_needs_no_process_of_its_own():
+    options = make_options([], num_workers=1).view_as(DirectOptions)
+    assert options.direct_running_mode == "in_memory"
+    assert make_options([], num_workers=2).view_as(DirectOptions).direct_num_workers == 2
+    assert make_options(["--direct_num_workers=3"], num_workers=1).view_as(DirectOptions).direct_num_workers == 3
+
+
+@pytest.mark.parametrize(
+    ("num_plans", "num_sources", "size", "expected"),
+    [(50, 4, 1_000, 1), (50, 4, 2_000_000, 1), (50, 4, 10_000_000, 2), (500, 4, 100_000_000, 8), (3, 256, 10**9, 3)],
+)
+def test_workers_are_started_by_the_size_of_the_archives(monkeypatch, num_plans, num_sources, size, expected):
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    plan = ShardPlan(LAYOUT, "train", "name", ("path",) * num_sources, size, PreprocessSettings())
+    assert count_workers(Job("out", (plan,) * num_plans)) == expected
+
+
 @pytest.mark.parametrize("arguments", [["--inptu=x"], ["stray"], ["--runner=FnApiRunner", "--max_nodes=3"]])
 def test_what_neither_we_nor_beam_know_is_refused(arguments):
     with pytest.raises(UserError, match=f"unknown options {arguments[-1]}"):
@@ -229,7 +248,7 @@ def write_largest_archive(path: Path, num_candidates: int, num_config: int) -> N
 
     shape = (num_candidates, num_config, 18)
     runtimes = chance.integers(10**6, 10**9, num_candidates)
-    write_npz(path, arrays | {"config_runtime": runtimes, "node_config_feat": Blocks(shape, np.float32, blocks())})
+    write_archive(path, arrays | {"config_runtime": runtimes, "node_config_feat": Blocks(shape, np.float32, blocks())})
 
 
 def peak_memory(arguments: list[str]) -> tuple[int, int]:

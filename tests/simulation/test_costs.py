@@ -12,7 +12,7 @@ from tpugraphs_polynormer.simulation.costs import LayoutCosts, encode_choices, l
 from tpugraphs_polynormer.simulation.hardware import TPU_V3, padded_elements
 from tpugraphs_polynormer.simulation.layouts import FIXED, ProgramLayouts
 from tpugraphs_polynormer.simulation.programs import FAMILIES, draw_program
-from tpugraphs_polynormer.simulation.simulate import SCALES
+from tpugraphs_polynormer.simulation.scales import SCALES
 from tpugraphs_polynormer.simulation.tile_costs import TileCosts, physical_units, tile_features
 
 PEAK, BANDWIDTH = TPU_V3.peak_flops, TPU_V3.hbm_bandwidth

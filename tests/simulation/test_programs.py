@@ -11,7 +11,7 @@ from tpugraphs_polynormer.hlo.features import CONVOLUTION_DIMENSIONS, SHAPE_DIME
 from tpugraphs_polynormer.hlo.opcodes import CONFIGURABLE_OPCODES, OPCODE_IDS
 from tpugraphs_polynormer.simulation.kernels import cut_kernel, draw_tiles
 from tpugraphs_polynormer.simulation.programs import FAMILIES, draw_program
-from tpugraphs_polynormer.simulation.simulate import SCALES
+from tpugraphs_polynormer.simulation.scales import SCALES
 from tpugraphs_polynormer.simulation.tile_costs import TileCosts
 
 CASES = [(family, seed) for family in sorted(FAMILIES) for seed in range(6)]

@@ -16,7 +16,8 @@ from tpugraphs_polynormer.hlo.choices import enumerate_choices
 from tpugraphs_polynormer.simulation.candidates import draw_search_blocks
 from tpugraphs_polynormer.simulation.costs import encode_choices
 from tpugraphs_polynormer.simulation.programs import draw_program
-from tpugraphs_polynormer.simulation.simulate import SCALES, simulate, simulate_graph
+from tpugraphs_polynormer.simulation.scales import SCALES
+from tpugraphs_polynormer.simulation.simulate import JOURNAL_NAME, simulate, simulate_graph
 
 LAYOUTS = [each for each in COLLECTIONS.values() if each.kind == "layout"]
 
@@ -71,6 +72,30 @@ def test_the_same_seed_gives_the_same_bytes(tree, tmp_path):
         assert (tree / path).read_bytes() == (tmp_path / path).read_bytes(), path
 
 
+def test_a_killed_run_continues_to_the_same_bytes_with_several_processes(tree, tmp_path):
+    """The journal keeps what is finished; the line that a kill cut off is dropped, and its graph made again."""
+    name = "layout:xla:default"
+    simulate(tmp_path, "tiny", 7, collections=[name])
+    journal = tmp_path / JOURNAL_NAME
+    lines = journal.read_text().splitlines(keepends=True)
+    assert len(lines) == 1 + 6 + 4 + 4
+    journal.write_text("".join(lines[:9]) + lines[9][:20])
+    kept, *_, lost = sorted((tmp_path / "npz").rglob("*.npz"), key=lambda path: path.stat().st_mtime_ns)
+    before = kept.stat().st_mtime_ns
+    lost.unlink()
+    summary = simulate(tmp_path, "tiny", 7, collections=[name, "tile:xla"], num_workers=2)
+    assert summary == {key: json.loads(tree.joinpath("summary.json").read_text())[key] for key in (name, "tile:xla")}
+    assert kept.stat().st_mtime_ns == before
+    for path in sorted(tmp_path.rglob("*.npz")):
+        assert path.read_bytes() == (tree / path.relative_to(tmp_path)).read_bytes()
+    assert len(list((tmp_path / "npz").rglob("*.npz"))) == 14 + 32
+
+
+def test_a_folder_of_another_seed_is_refused(tree):
+    with pytest.raises(UserError, match=r"'seed': 7.*expected.*'seed': 8.*choose another --out"):
+        simulate(tree, "tiny", 8)
+
+
 def test_another_seed_gives_other_programs(tree, tmp_path):
     folder, plan = Path("layout/xla/random/train"), SCALES["tiny"]
     simulate_graph(tmp_path, folder, plan, 8, 0)
@@ -108,6 +133,16 @@ def test_default_search_repeats_itself_and_random_hardly(tree):
             for search in ("random", "default")
         )
         assert random < 0.02 < 0.05 < default  # real archives: 0.1 % and 4 % to 99 %
+
+
+def test_the_default_is_measured_again_at_random_rows():
+    module = draw_program("transformer", SCALES["tiny"].size, np.random.default_rng(1))
+    choices = enumerate_choices(module)
+    for search in ("random", "default"):
+        drawn = np.concatenate(list(draw_search_blocks(choices, 5000, search=search, seed=2)))
+        rows = np.flatnonzero(~drawn.any(axis=1))
+        assert rows[0] == 0 and len(rows) >= 41
+        assert rows.max() > 4000  # not all in the first block
 
 
 def test_runtimes_spread_as_real_ones_do(tree):

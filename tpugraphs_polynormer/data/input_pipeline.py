@@ -17,10 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
+from google.protobuf import text_format
 
 from tpugraphs_polynormer.config import DataConfig
-from tpugraphs_polynormer.data.graphs import graph_spec
 from tpugraphs_polynormer.data.manifest import DatasetError
+from tpugraphs_polynormer.data.schema import schema_text
 from tpugraphs_polynormer.data.store import Collection, Split
 
 # For functions without Python branches on tensors: converting them would only take seconds.
@@ -174,6 +175,11 @@ def _draw_graph(sampler: CandidateSampler, kind: str, width: int, position: tf.T
     costs.set_shape([width])
     mask.set_shape([width])
     return parse_graph(kind, record, codes, costs, mask)
+
+
+def graph_spec(kind: str) -> tfgnn.GraphTensorSpec:
+    """The spec of one stored graph of a "layout" or "tile" dataset."""
+    return tfgnn.create_graph_spec_from_schema_pb(text_format.Parse(schema_text(kind), tfgnn.GraphSchema()))
 
 
 def parse_graph(kind: str, record: tf.Tensor, codes: tf.Tensor, costs: tf.Tensor, mask: tf.Tensor) -> tfgnn.GraphTensor:

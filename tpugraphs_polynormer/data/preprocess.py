@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import IO
 
 import apache_beam as beam
+from apache_beam.io.filesystem import FileMetadata
 from apache_beam.io.filesystems import FileSystems
 
 from tpugraphs_polynormer.atomic_files import replacing
 from tpugraphs_polynormer.catalog import SPLITS, find_collection
 from tpugraphs_polynormer.data.exclusion import find_excluded
-from tpugraphs_polynormer.data.graphs import SCHEMA_NAME, write_schema
 from tpugraphs_polynormer.data.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, write_json
+from tpugraphs_polynormer.data.schema import SCHEMA_NAME, write_schema
 from tpugraphs_polynormer.data.shards import (
     DESCRIPTION_SUFFIX,
     PreprocessSettings,
@@ -57,6 +58,7 @@ class ShardPlan:
     split: str
     name: str
     sources: tuple[str, ...]  # paths, sorted by file name
+    source_bytes: int  # of all of them
     settings: PreprocessSettings
 
 
@@ -87,7 +89,7 @@ def plan_job(
     `input_format` "pb" takes layout tuning protobufs instead, `[pb/]<collection folder>/<split>/*.pb`, one graph each.
     Graphs whose names match a pattern of `exclude` are left out (see exclusion.py).
     """
-    paths: dict[tuple[str, str], list[str]] = {}
+    files: dict[tuple[str, str], list[FileMetadata]] = {}
     for collection in collections:
         if input_format == "pb" and find_collection(collection).kind == "tile":
             raise PreprocessError(f"{collection}: a tile protobuf holds many kernels; run `tpugraphs featurize` first")
@@ -96,29 +98,40 @@ def plan_job(
             place = FileSystems.join(input_folder, input_format, find_collection(collection).folder)
             advice = "check --input and --input-format, or run `tpugraphs download` first"
             raise PreprocessError(f"{place}: no <split>/*.{input_format} found; {advice}")
-        paths |= {(collection, split): found[split] for split in SPLITS}
-    excluded = find_excluded({place: list(map(_graph_name, each)) for place, each in paths.items()}, exclude)
+        files |= {(collection, split): found[split] for split in SPLITS}
+    excluded = find_excluded(
+        {place: [_graph_name(file.path) for file in each] for place, each in files.items()}, exclude
+    )
     plans = []
-    for (collection, split), each in paths.items():
+    for (collection, split), each in files.items():
         left_out = excluded.get(collection, {}).get(split, ())
-        kept = [path for path in each if _graph_name(path) not in left_out]
+        kept = [file for file in each if _graph_name(file.path) not in left_out]
         plans += _plan_split(collection, split, kept, collections[collection])
     return Job(output, tuple(plans), excluded)
 
 
-def _list_archives(input_folder: str, input_format: str, collection: str, split: str) -> list[str]:
-    """The paths of a split's archives, sorted by file name."""
+def _list_archives(input_folder: str, input_format: str, collection: str, split: str) -> list[FileMetadata]:
+    """A split's archives, sorted by file name."""
     parts = (*find_collection(collection).folder.split("/"), split, f"*.{input_format}")
     patterns = [FileSystems.join(input_folder, input_format, *parts), FileSystems.join(input_folder, *parts)]
     matches = [match.metadata_list for match in FileSystems.match(patterns)]
-    return sorted((item.path for item in matches[0] or matches[1]), key=lambda path: FileSystems.split(path)[1])
+    return sorted(matches[0] or matches[1], key=lambda file: FileSystems.split(file.path)[1])
 
 
-def _plan_split(collection: str, split: str, paths: Sequence[str], settings: PreprocessSettings) -> list[ShardPlan]:
+def _plan_split(
+    collection: str, split: str, files: Sequence[FileMetadata], settings: PreprocessSettings
+) -> list[ShardPlan]:
     step = settings.graphs_per_shard
-    chunks = [tuple(paths[start : start + step]) for start in range(0, len(paths), step)]
+    chunks = [files[start : start + step] for start in range(0, len(files), step)]
     return [
-        ShardPlan(collection, split, f"{split}-{number:05d}-of-{len(chunks):05d}", chunk, settings)
+        ShardPlan(
+            collection,
+            split,
+            f"{split}-{number:05d}-of-{len(chunks):05d}",
+            tuple(file.path for file in chunk),
+            sum(file.size_in_bytes for file in chunk),
+            settings,
+        )
         for number, chunk in enumerate(chunks)
     ]
 

@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from tpugraphs_polynormer.data.encoding import Candidates, collapse_duplicates, encode_layouts, encode_tiles
-from tpugraphs_polynormer.data.graphs import keep_neighbourhood, write_example
 from tpugraphs_polynormer.data.manifest import (
     FORMAT_VERSION,
     DatasetError,
@@ -34,8 +32,10 @@ from tpugraphs_polynormer.data.npz import (
     TileArchive,
     iterate_layouts,
     read_archive,
-    write_npz,
+    write_archive,
 )
+from tpugraphs_polynormer.data.pruning import keep_neighbourhood
+from tpugraphs_polynormer.data.records import RECORD_FRAMING, serialize_graph, write_record
 from tpugraphs_polynormer.data.statistics import Moments, measure, merge, summarize_sizes
 from tpugraphs_polynormer.data.store import (
     CANDIDATE_SUFFIX,
@@ -49,7 +49,6 @@ from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.hlo.featurize import featurize_file
 
 DESCRIPTION_SUFFIX = ".shard.json"
-_RECORD_FRAMING = 16  # bytes a TFRecord adds to each record
 _logger = logging.getLogger(__name__)
 
 
@@ -182,7 +181,7 @@ def _write_staged(
     moments: list[Moments] = []
     rejected: list[Rejected] = []
     record_offset = 0
-    with tf.io.TFRecordWriter(str(staged[RECORD_SUFFIX])) as records, staged[CANDIDATE_SUFFIX].open("wb") as stream:
+    with staged[RECORD_SUFFIX].open("wb") as records, staged[CANDIDATE_SUFFIX].open("wb") as stream:
         for graph, path in sources.items():
             try:
                 archive, candidates = read_candidates(path, kind)
@@ -196,8 +195,8 @@ def _write_staged(
             if is_train:
                 candidates = collapse_duplicates(candidates)
             kept = keep_neighbourhood(archive, settings.max_nodes, settings.num_hops)
-            record = write_example(archive, kept, candidates.settings, candidates.codes.shape[1])
-            records.write(record)
+            record = serialize_graph(archive, kept, candidates.settings, candidates.codes.shape[1])
+            write_record(records, record)
             entry = GraphEntry(
                 name=graph,
                 source_sha256=checksums[graph],
@@ -213,7 +212,7 @@ def _write_staged(
                 num_source_candidates=num_source,
                 noise=noise,
             )
-            record_offset += len(record) + _RECORD_FRAMING
+            record_offset += len(record) + RECORD_FRAMING
             write_candidates(stream, candidates)
             if stream.tell() - entry.codes_offset != candidate_bytes(entry):
                 raise RuntimeError(f"{graph}: wrote {stream.tell() - entry.codes_offset} candidate bytes")
@@ -245,7 +244,7 @@ def read_candidates(path: Path, kind: str) -> tuple[TileArchive | LayoutArchive,
     if path.suffix == ".pb":
         with tempfile.TemporaryDirectory(prefix="tpugraphs-") as folder:
             converted = Path(folder) / f"{path.stem}.npz"
-            write_npz(converted, featurize_file(path))
+            write_archive(converted, featurize_file(path))
             return read_candidates(converted, kind)
     archive = read_archive(path, with_candidates=False)
     if archive.kind != kind:

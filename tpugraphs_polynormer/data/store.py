@@ -24,6 +24,7 @@ from tpugraphs_polynormer.data.manifest import (
     read_manifest,
 )
 from tpugraphs_polynormer.data.noise import typical_noise
+from tpugraphs_polynormer.data.records import RECORD_FRAMING, RECORD_HEADER
 
 RECORD_SUFFIX, CANDIDATE_SUFFIX = ".tfrecord", ".candidates"
 _CODE_TYPES = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
@@ -34,8 +35,6 @@ _COLUMNS = {
     "rows": np.dtype("<i4"),
     "counts": np.dtype("<i4"),
 }
-_RECORD_HEADER = 12  # TFRecord framing: length and its checksum stand before each record,
-_RECORD_FRAMING = 16  # and a checksum after it
 
 
 def write_candidates(stream, candidates: Candidates) -> None:
@@ -88,7 +87,7 @@ class Split:
     def read_record(self, number: int) -> bytes:
         """The graph's serialized GraphTensor."""
         entry = self.graphs[number]
-        offset = entry.record_offset + _RECORD_HEADER
+        offset = entry.record_offset + RECORD_HEADER
         return self._read(number, RECORD_SUFFIX, [(offset, entry.record_length)])[0]
 
     def read_codes(self, number: int, candidates: np.ndarray) -> np.ndarray:
@@ -194,7 +193,7 @@ class Collection:
 
     def _check_spans(self, shard: ShardEntry, graph: GraphEntry) -> None:
         spans = {
-            "record_offset": (graph.record_offset, graph.record_length + _RECORD_FRAMING, shard.record_bytes),
+            "record_offset": (graph.record_offset, graph.record_length + RECORD_FRAMING, shard.record_bytes),
             "code_bytes": (graph.code_bytes, 0, max(_CODE_TYPES) if graph.code_bytes in _CODE_TYPES else 0),
             "codes_offset": (graph.codes_offset, candidate_bytes(graph), shard.candidate_bytes),
         }

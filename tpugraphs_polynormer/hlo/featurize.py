@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from tpugraphs_polynormer.data.npz import TileArchive, read_archive, write_npz
+from tpugraphs_polynormer.data.npz import TileArchive, order_members, read_archive, write_archive
 from tpugraphs_polynormer.hlo.candidates import draw_candidates, enumerate_choices
 from tpugraphs_polynormer.hlo.errors import HloError
 from tpugraphs_polynormer.hlo.features import featurize_module
@@ -147,13 +147,16 @@ def _archive_arrays(path: Path) -> Arrays:
     shared = {"node_feat": archive.node_feat, "node_opcode": archive.node_opcode, "edge_index": archive.edge_index}
     if isinstance(archive, TileArchive):
         keys = ("config_feat", "config_runtime", "config_runtime_normalizers")
-        return shared | {key: getattr(archive, key) for key in keys}
-    return shared | {
-        "node_config_feat": archive.node_config_feat.astype(np.float32),
-        "node_config_ids": archive.node_config_ids,
-        "config_runtime": archive.config_runtime,
-        "node_splits": archive.node_splits[np.newaxis],
-    }
+        return order_members(shared | {key: getattr(archive, key) for key in keys})
+    return order_members(
+        shared
+        | {
+            "node_config_feat": archive.node_config_feat,
+            "node_config_ids": archive.node_config_ids,
+            "config_runtime": archive.config_runtime,
+            "node_splits": archive.node_splits[np.newaxis],
+        }
+    )
 
 
 def _write(archives: list[Arrays], target: Path) -> list[Path]:
@@ -162,7 +165,7 @@ def _write(archives: list[Arrays], target: Path) -> list[Path]:
     else:
         paths = [target.with_suffix("") / f"{number:04d}.npz" for number in range(len(archives))]
     for path, arrays in zip(paths, archives, strict=True):
-        write_npz(path, arrays)
+        write_archive(path, arrays)
     return paths
 
 

@@ -7,10 +7,10 @@ same on the wire), so that a file with odd characters in a name is still readabl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
-
-_PACKAGE = "tpugraphs_polynormer.hlo"
 
 # Per message one line per field: number, name, type; "*" marks a repeated field. Other types are messages named here.
 _FIELDS = {
@@ -55,33 +55,28 @@ _FIELDS = {
 }
 
 
-def _file_descriptor() -> descriptor_pb2.FileDescriptorProto:
-    file = descriptor_pb2.FileDescriptorProto(name="tpugraphs_polynormer_hlo.proto", package=_PACKAGE, syntax="proto2")
-    for message_name, fields in _FIELDS.items():
+def build_messages(package: str, fields: Mapping[str, str]) -> dict[str, type[Message]]:
+    """{name: class} of proto2 messages, declared as in `_FIELDS`; repeated numbers are packed.
+
+    Their pool is private: TensorFlow and JAX register XLA's messages under their real names in the shared one.
+    """
+    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto2")
+    for message_name, lines in fields.items():
         message = file.message_type.add(name=message_name)
-        for line in fields.split(","):
+        for line in lines.split(","):
             number, name, kind = line.split()
-            _add_field(message, int(number), name, kind)
-    return file
-
-
-def _add_field(message: descriptor_pb2.DescriptorProto, number: int, name: str, kind: str) -> None:
-    field = message.field.add(name=name, number=number)
-    field.label = field.LABEL_REPEATED if kind.endswith("*") else field.LABEL_OPTIONAL
-    kind = kind.rstrip("*")
-    if kind in _FIELDS:
-        field.type, field.type_name = field.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
-        return
-    field.type = descriptor_pb2.FieldDescriptorProto.Type.Value(f"TYPE_{kind.upper()}")
-    if field.label == field.LABEL_REPEATED and kind != "bytes":
-        field.options.packed = True
-
-
-def _message_classes() -> dict[str, type[Message]]:
-    # A pool of its own: TensorFlow and JAX register XLA's messages under their real names in the shared pool.
+            field = message.field.add(name=name, number=int(number))
+            field.label = field.LABEL_REPEATED if kind.endswith("*") else field.LABEL_OPTIONAL
+            kind = kind.rstrip("*")
+            if kind in fields:
+                field.type, field.type_name = field.TYPE_MESSAGE, f".{package}.{kind}"
+                continue
+            field.type = descriptor_pb2.FieldDescriptorProto.Type.Value(f"TYPE_{kind.upper()}")
+            if field.label == field.LABEL_REPEATED and kind != "bytes":
+                field.options.packed = True
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(_file_descriptor())
-    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _FIELDS}
+    pool.Add(file)
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in fields}
 
 
-MESSAGES: dict[str, type[Message]] = _message_classes()
+MESSAGES: dict[str, type[Message]] = build_messages("tpugraphs_polynormer.hlo", _FIELDS)

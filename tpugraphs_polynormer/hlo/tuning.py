@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from tpugraphs_polynormer.data.npz import order_members
 from tpugraphs_polynormer.hlo.errors import HloError
 from tpugraphs_polynormer.hlo.features import ModuleArrays, featurize_module, pad_sum_product
 from tpugraphs_polynormer.hlo.wire import LayoutTuning, TileSizes, TileTuning, read_layout_tuning, read_tile_tuning
 
 
 def layout_arrays(data: bytes) -> dict[str, np.ndarray]:
-    """The layout archive of a ModuleTuningData message: official keys, dtypes, shapes and row order.
+    """The layout archive of a ModuleTuningData message: official keys, dtypes, shapes, memory and row order.
 
-    node_feat float32 [n, 140], node_opcode uint8 [n], edge_index int64 [m, 2], node_config_feat float32 [c, nc, 18],
-    node_config_ids int64 [nc], config_runtime int64 [c], node_splits int64 [1, s].
+    node_feat float32 [n, 140], node_opcode uint8 [n], edge_index int64 [m, 2] in Fortran order, node_config_feat
+    float32 [c, nc, 18], node_config_ids int64 [nc], config_runtime int64 [c], node_splits int64 [1, s].
 
     Raises:
       HloError: the bytes are no layout file, or none of its runs is the compiler's default.
@@ -44,16 +45,18 @@ def layout_tuning_arrays(tuning: LayoutTuning) -> dict[str, np.ndarray]:
 def layout_archive(
     graph: ModuleArrays, *, node_config_ids: np.ndarray, node_config_feat: np.ndarray, config_runtime: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Joins a graph and its candidates into the dict of a layout archive, in the official key order."""
-    return {
-        "node_feat": graph.node_feat,
-        "node_opcode": graph.node_opcode,
-        "edge_index": graph.edge_index,
-        "node_config_feat": node_config_feat.astype(np.float32, copy=False),
-        "node_config_ids": node_config_ids.astype(np.int64, copy=False),
-        "config_runtime": config_runtime.astype(np.int64, copy=False),
-        "node_splits": graph.node_splits[None],
-    }
+    """The arrays of a layout archive, made of a graph and its candidates, with the traits of the official files."""
+    return order_members(
+        {
+            "node_feat": graph.node_feat,
+            "node_opcode": graph.node_opcode,
+            "edge_index": graph.edge_index,
+            "node_config_feat": node_config_feat,
+            "node_config_ids": node_config_ids,
+            "config_runtime": config_runtime,
+            "node_splits": graph.node_splits[None],
+        }
+    )
 
 
 def tile_arrays(data: bytes) -> list[dict[str, np.ndarray]]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
-import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import multiprocessing
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
+from tpugraphs_polynormer.atomic_files import write_text
 from tpugraphs_polynormer.catalog import COLLECTIONS, NUM_LAYOUT_FEATURES, SPLITS
-from tpugraphs_polynormer.data.npz import Blocks, write_npz
+from tpugraphs_polynormer.data.npz import Blocks, write_archive, write_npz
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.hlo.candidates import gather_layouts
 from tpugraphs_polynormer.hlo.choices import Choices, enumerate_choices
@@ -22,128 +25,103 @@ from tpugraphs_polynormer.hlo.module import Module
 from tpugraphs_polynormer.simulation.candidates import SEARCHES, draw_search_blocks
 from tpugraphs_polynormer.simulation.costs import LayoutCosts, measure
 from tpugraphs_polynormer.simulation.kernels import cut_kernel, draw_tiles
-from tpugraphs_polynormer.simulation.programs import SOURCES, Size, draw_program
+from tpugraphs_polynormer.simulation.programs import SOURCES, draw_program
+from tpugraphs_polynormer.simulation.scales import SCALES, Scale, draw_count
 from tpugraphs_polynormer.simulation.tile_costs import TileCosts
 
 log = logging.getLogger(__name__)
 
+JOURNAL_NAME = "simulation.jsonl"
+_VERSION = 2  # rises when the same scale and seed give other bytes
 _FLOAT_BLOCK_VALUES = 4 << 20  # float32 values of node_config_feat made at a time
 _SPLIT_STRIDE = 100_000  # between the numbers of the first graphs of two splits
-Counts = tuple[int, int, int]  # of train, valid and test
 
 
 @dataclass(frozen=True)
-class Scale:
-    """How much to simulate: graphs and kernels per split, candidates (low, high) per graph, and their sizes."""
+class Graph:
+    """One archive to simulate; `number` decides the program, the same in the random and the default search."""
 
-    layout_graphs: dict[str, Counts]  # by collection id
-    tile_kernels: Counts
-    layout_candidates: dict[str, tuple[int, int]]  # by source
-    test_candidates: int
-    tile_candidates: tuple[int, int]
-    size: Size
-    kernel_nodes: int
+    collection: str
+    split: str
+    number: int
 
 
-def _same_graphs(xla: Counts, nlp: Counts) -> dict[str, Counts]:
-    return {f"layout:{source}:{search}": counts
-            for source, counts in (("xla", xla), ("nlp", nlp)) for search in SEARCHES}  # fmt: skip
+def simulate(
+    out: Path, scale: str, seed: int, *, collections: Sequence[str] = tuple(COLLECTIONS), num_workers: int = 1
+) -> dict[str, dict[str, int]]:
+    """Writes collections below `out`/npz and their test splits' runtimes below `out`/truth.
 
-
-_BATCHES = (8, 12, 16, 20, 24, 32, 48, 64)
-
-SCALES: dict[str, Scale] = {
-    "tiny": Scale(
-        layout_graphs=_same_graphs((6, 4, 4), (5, 3, 3)),
-        tile_kernels=(20, 6, 6),
-        layout_candidates={"xla": (100, 400), "nlp": (100, 400)},
-        test_candidates=100,
-        tile_candidates=(8, 100),
-        size=Size(
-            blocks=(1, 2), layers=(1, 2), width=(2, 8), batch=_BATCHES[:6], image=(16, 24, 32), sequence=(32, 50, 64)
-        ),
-        kernel_nodes=40,
-    ),
-    "demo": Scale(
-        layout_graphs=_same_graphs((64, 8, 8), (40, 8, 8)),
-        tile_kernels=(300, 60, 60),
-        layout_candidates={"xla": (200, 500), "nlp": (200, 500)},
-        test_candidates=300,
-        tile_candidates=(20, 200),
-        size=Size(
-            blocks=(2, 6), layers=(1, 3), width=(2, 24), batch=_BATCHES, image=(32, 48, 64), sequence=(32, 50, 64, 100)
-        ),
-        kernel_nodes=60,
-    ),
-    "small": Scale(
-        layout_graphs=_same_graphs((36, 8, 8), (32, 8, 8)),
-        tile_kernels=(300, 60, 60),
-        layout_candidates={"xla": (1000, 3000), "nlp": (1000, 3000)},
-        test_candidates=1000,
-        tile_candidates=(20, 400),
-        size=Size(
-            blocks=(3, 8),
-            layers=(1, 4),
-            width=(2, 24),
-            batch=_BATCHES,
-            image=(32, 48, 64),
-            sequence=(32, 50, 64, 77, 100, 128),
-        ),
-        kernel_nodes=60,
-    ),
-    "full": Scale(
-        layout_graphs={each.id: each.num_graphs for each in COLLECTIONS.values() if each.kind == "layout"},
-        tile_kernels=COLLECTIONS["tile:xla"].num_graphs,
-        layout_candidates={"xla": (1_159, 100_040), "nlp": (11_000, 100_040)},
-        test_candidates=1000,
-        tile_candidates=(20, 9_900),
-        size=Size(
-            blocks=(16, 140),
-            layers=(2, 30),
-            width=(4, 64),
-            batch=(*_BATCHES, 96, 128, 256),
-            image=(64, 96, 128, 160, 192, 224),
-            sequence=(64, 77, 100, 128, 196, 256, 384, 512),
-        ),
-        kernel_nodes=90,
-    ),
-}
-
-
-def simulate(out: Path, scale: str, seed: int) -> dict:
-    """Writes all five collections below `out`/npz and the test split's runtimes below `out`/truth.
-
-    Files that exist are written again: the same seed gives the same bytes. Returns, per collection id, how many graphs
-    and candidates were written.
+    The same seed gives the same bytes. A journal in `out` lists the finished graphs: a run that was killed continues,
+    and a folder of another scale or seed is refused. Returns, per collection id, how many graphs and candidates it has.
     """
     if scale not in SCALES:
         raise UserError(f"unknown scale {scale!r}; choose from {', '.join(SCALES)}")
-    plan, out = SCALES[scale], Path(out)
-    summary = {each: {"graphs": 0, "candidates": 0} for each in COLLECTIONS}
-    total = sum(sum(each) for each in plan.layout_graphs.values()) + sum(plan.tile_kernels)
-    with tqdm(total=total, desc=f"simulate {scale}", unit="graph", disable=not sys.stderr.isatty()) as progress:
-        for collection, candidates in _write_all(out, plan, seed):
-            summary[collection]["graphs"] += 1
-            summary[collection]["candidates"] += candidates
+    out = Path(out)
+    graphs = [graph for collection in collections for graph in _list_graphs(SCALES[scale], collection)]
+    finished = _open_journal(out, scale, seed)
+    pending = [graph for graph in graphs if graph not in finished]
+    with (
+        (out / JOURNAL_NAME).open("a") as journal,
+        tqdm(
+            total=len(graphs), initial=len(graphs) - len(pending), desc=f"simulate {scale}", unit="graph", disable=None
+        ) as progress,
+    ):
+        for graph, candidates in _run(out, scale, seed, pending, num_workers):
+            finished[graph] = candidates
+            journal.write(json.dumps(asdict(graph) | {"candidates": candidates}) + "\n")
+            journal.flush()
             progress.update()
-    log.info("simulated %s graphs at scale %s into %s", total, scale, out)
-    return summary
+    log.info("simulated %s graphs at scale %s into %s", len(pending), scale, out)
+    counts = {name: [finished[graph] for graph in graphs if graph.collection == name] for name in collections}
+    return {name: {"graphs": len(each), "candidates": sum(each)} for name, each in counts.items()}
 
 
-def _write_all(out: Path, plan: Scale, seed: int) -> Iterator[tuple[str, int]]:
-    """Yields (collection id, candidates) after each file."""
-    for collection in COLLECTIONS.values():
-        counts = plan.tile_kernels if collection.kind == "tile" else plan.layout_graphs[collection.id]
-        first = 0
-        for split, count in zip(SPLITS, counts, strict=True):
-            for number in range(first, first + count):
-                folder = Path(collection.folder) / split
-                if collection.kind == "tile":
-                    yield collection.id, simulate_kernel(out, folder, plan, seed, number)
-                else:
-                    yield collection.id, simulate_graph(out, folder, plan, seed, number)
-            # Splits start at fixed numbers, so that collections of different sizes share their valid and test graphs.
-            first += max(count, _SPLIT_STRIDE)
+def _list_graphs(plan: Scale, collection: str) -> Iterator[Graph]:
+    counts = plan.tile_kernels if COLLECTIONS[collection].kind == "tile" else plan.layout_graphs[collection]
+    first = 0
+    for split, count in zip(SPLITS, counts, strict=True):
+        yield from (Graph(collection, split, number) for number in range(first, first + count))
+        # Splits start at fixed numbers, so that collections of different sizes share their valid and test graphs.
+        first += max(count, _SPLIT_STRIDE)
+
+
+def _open_journal(out: Path, scale: str, seed: int) -> dict[Graph, int]:
+    """The finished graphs of `out` and their candidates; a folder without a journal gets an empty one."""
+    header = {"simulation": _VERSION, "scale": scale, "seed": seed}
+    path = out / JOURNAL_NAME
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps(header) + "\n")
+        return {}
+    *lines, last = path.read_text().splitlines(keepends=True)
+    if last.endswith("\n"):
+        lines.append(last)
+    elif lines:  # the line that a kill cut off
+        write_text(path, "".join(lines))
+    found = [json.loads(line) for line in lines]
+    if found[:1] != [header]:
+        raise UserError(f"{path}: found {found[:1]}, expected {header}; choose another --out, or remove this folder")
+    return {Graph(each["collection"], each["split"], each["number"]): each["candidates"] for each in found[1:]}
+
+
+def _run(out: Path, scale: str, seed: int, graphs: Sequence[Graph], num_workers: int) -> Iterator[tuple[Graph, int]]:
+    """Yields (graph, candidates) once its files are written, in any order."""
+    if num_workers == 1:
+        yield from ((graph, _simulate_one(out, scale, seed, graph)) for graph in graphs)
+        return
+    with ProcessPoolExecutor(num_workers, multiprocessing.get_context("spawn")) as pool:
+        try:
+            futures = {pool.submit(_simulate_one, out, scale, seed, graph): graph for graph in graphs}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _simulate_one(out: Path, scale: str, seed: int, graph: Graph) -> int:
+    folder = Path(COLLECTIONS[graph.collection].folder) / graph.split
+    work = simulate_kernel if COLLECTIONS[graph.collection].kind == "tile" else simulate_graph
+    return work(out, folder, SCALES[scale], seed, graph.number)
 
 
 def simulate_graph(
@@ -161,7 +139,7 @@ def simulate_graph(
     arrays, choices = featurize_module(module), enumerate_choices(module)
     rng = np.random.default_rng([*program_seed, 1 + SEARCHES.index(search)])
     if num_candidates is None:
-        num_candidates = _num_candidates(plan, source, split, rng)
+        num_candidates = _num_candidates(plan, f"layout:{source}:{search}", split, rng)
     draw = {"search": search, "seed": int(rng.integers(1 << 62))}
     settings = [
         choices.table[start : start + count] for start, count in zip(choices.starts, choices.counts, strict=True)
@@ -188,11 +166,10 @@ def _layout_blocks(choices: Choices, index_blocks: Iterable[np.ndarray]) -> Iter
             yield gather_layouts(choices, indices[start : start + rows]).astype(np.float32)
 
 
-def _num_candidates(plan: Scale, source: str, split: str, rng: np.random.Generator) -> int:
+def _num_candidates(plan: Scale, collection: str, split: str, rng: np.random.Generator) -> int:
     if split == "test":
         return plan.test_candidates + int(rng.integers(2))
-    low, high = plan.layout_candidates[source]
-    return round(float(np.exp(rng.uniform(np.log(low), np.log(high)))))
+    return draw_count(rng, plan.layout_candidates[collection])
 
 
 def simulate_kernel(out: Path, folder: Path, plan: Scale, seed: int, number: int) -> int:
@@ -201,13 +178,11 @@ def simulate_kernel(out: Path, folder: Path, plan: Scale, seed: int, number: int
     families = [family for each in SOURCES.values() for family in each]
     split = folder.parts[-1]
     while True:
-        module = draw_program(families[number % len(families)], plan.size, rng)
+        module = draw_program(families[number % len(families)], plan.kernel_size, rng)
         kernel = cut_kernel(module, rng, plan.kernel_nodes)
         arrays = featurize_module(kernel)
         costs = TileCosts(arrays.node_feat, arrays.node_opcode, arrays.edge_index)
-        low, high = plan.tile_candidates
-        wanted = round(float(np.exp(rng.uniform(np.log(low), np.log(high)))))
-        features = draw_tiles(costs, rng, wanted)
+        features = draw_tiles(costs, rng, draw_count(rng, plan.tile_candidates))
         if len(features) > 1:
             break
     runtimes = measure(costs.seconds(features), rng)
@@ -238,4 +213,4 @@ def _write(
         write_npz(out / "truth" / folder / f"{name}.npz", measured)
         shown = {key: np.full_like(each, int(key.endswith("normalizers"))) for key, each in measured.items()}
     graph = {"node_feat": arrays.node_feat, "node_opcode": arrays.node_opcode, "edge_index": arrays.edge_index}
-    write_npz(out / "npz" / folder / f"{name}.npz", {**graph, **contents, **shown})
+    write_archive(out / "npz" / folder / f"{name}.npz", {**graph, **contents, **shown})

@@ -1,0 +1,219 @@
+"""A rehearsal of the contest at the official size, on simulated archives: every stage, its time, memory and disk.
+
+    python benchmarks/rehearsal.py --work DIR [--collections ID ...] [--tenth ID ...] [--steps 200] [--keep-archives]
+
+Per collection: simulate at the official scale, preprocess, train some steps of the shipped Polynormer config with one
+validation on 1,000 candidates per graph, evaluate, predict the test split; then one submission of all collections, and
+its check. A collection named by --tenth has a tenth of the graphs of every split. Every stage is a `tpugraphs`
+command in a process of its own. A stage that is finished is not run again: a killed rehearsal continues. Archives of
+train and valid are removed once they are preprocessed, unless --keep-archives.
+
+Printed per stage: wall and CPU time, the largest sum of the resident memory of all processes (pages that they share
+count once for each), and what the working folder holds on disk when the stage ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from tpugraphs_polynormer.atomic_files import write_text
+from tpugraphs_polynormer.catalog import COLLECTIONS
+from tpugraphs_polynormer.data.store import Collection
+from tpugraphs_polynormer.simulation.scales import SCALES
+
+_ROOT = Path(__file__).resolve().parents[1]
+_GIGA = 1e9
+_VALIDATION_CANDIDATES = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """What one stage of one collection took."""
+
+    collection: str
+    stage: str
+    wall_seconds: float
+    cpu_seconds: float
+    peak_bytes: int
+    disk_bytes: int
+    note: str
+
+
+class Rehearsal:
+    """The stages of a rehearsal in its working folder; finished ones are kept in `stages.jsonl`."""
+
+    def __init__(self, work: Path, tenth: Sequence[str], num_steps: int, keep_archives: bool) -> None:
+        self.work, self._tenth, self._num_steps, self._keep_archives = work, tenth, num_steps, keep_archives
+        self._journal = work / "stages.jsonl"
+        work.mkdir(parents=True, exist_ok=True)
+        lines = self._journal.read_text().splitlines() if self._journal.exists() else []
+        self.finished = {(stage.collection, stage.stage): stage for stage in (Stage(**json.loads(x)) for x in lines)}
+
+    def run_collection(self, name: str) -> None:
+        """Everything of one collection up to its predictions."""
+        folder, run_dir = name.replace(":", "/"), self.work / "runs" / name.replace(":", "_")
+        config = _ROOT / "configs" / "polynormer" / f"{name.replace(':', '_')}.yaml"
+        archives, datasets, indices = (str(self.work / each) for each in ("archives", "datasets", "eval_indices"))
+        data = ["--data", datasets]
+        steps = [
+            "training.local_epochs=0",
+            "training.epochs=1",
+            f"training.steps_per_epoch={self._num_steps}",
+            "training.steps_per_execution=1",
+        ]
+        settings = [part for each in steps for part in ("--set", each)]
+        self._simulate(name, archives)
+        self._run(name, "preprocess", ["preprocess", "--input", archives, "--output", datasets, "--collections", name])
+        if not self._keep_archives:
+            for split in ("train", "valid"):
+                shutil.rmtree(Path(archives) / "npz" / folder / split, ignore_errors=True)
+        self._write_indices(name, Path(datasets) / folder, Path(indices))
+        protocol = ["--indices", indices] if COLLECTIONS[name].kind == "layout" else []
+        train = ["train", "--config", str(config), *data, "--run-dir", str(run_dir), *protocol, *settings]
+        self._run(name, "train", train, note=f"{self._num_steps} steps and one validation")
+        self._run(name, "evaluate", ["evaluate", "--run-dir", str(run_dir), *data, *protocol])
+        predictions = ["--output", str(self.work / "predictions")]
+        self._run(name, "predict", ["predict", "--run-dir", str(run_dir), *data, *predictions])
+
+    def submit(self) -> None:
+        """The submission of all that was predicted, and its check."""
+        archives, csv = ["--data", str(self.work / "archives")], str(self.work / "submission.csv")
+        predictions = ["--predictions", str(self.work / "predictions")]
+        for stage, arguments in (("submit", [*predictions, "--output", csv]), ("check", ["--check", csv])):
+            self.finished.pop(("all", stage), None)  # more collections may have been predicted meanwhile
+            self._run("all", stage, ["submit", *arguments, *archives])
+
+    def _simulate(self, name: str, archives: str) -> None:
+        if name in self._tenth:
+            self._run(name, "simulate", None, [sys.executable, __file__, "--simulate-tenth", name, archives], "a tenth")
+        else:
+            self._run(name, "simulate", ["simulate", "--out", archives, "--scale", "full", "--collections", name])
+
+    @staticmethod
+    def _write_indices(name: str, folder: Path, target: Path) -> None:
+        """An index file like the official ones: 1,000 candidates of each validation graph."""
+        path = target / ("_".join(name.split(":")[1:]) + ".json")
+        if COLLECTIONS[name].kind == "tile" or path.exists():
+            return
+        random = np.random.default_rng(0)
+        target.mkdir(parents=True, exist_ok=True)
+        graphs = Collection(folder).split("valid").graphs
+        chosen = {each.name: random.permutation(each.num_candidates)[:_VALIDATION_CANDIDATES] for each in graphs}
+        write_text(path, json.dumps({graph: sorted(numbers.tolist()) for graph, numbers in chosen.items()}))
+
+    def _run(
+        self, collection: str, stage: str, arguments: list[str] | None, command: list[str] | None = None, note: str = ""
+    ) -> None:
+        if (collection, stage) in self.finished:
+            return
+        command = command or [sys.executable, "-m", "tpugraphs_polynormer.cli", *arguments]
+        print(f"{collection}: {stage}", file=sys.stderr, flush=True)
+        wall, cpu, peak = _measure(command, self.work / "logs" / f"{collection.replace(':', '_')}_{stage}.txt")
+        disk = sum(path.stat().st_size for path in self.work.rglob("*") if path.is_file())
+        done = Stage(collection, stage, wall, cpu, peak, disk, note)
+        self.finished[collection, stage] = done
+        with self._journal.open("a") as journal:
+            journal.write(json.dumps(dataclasses.asdict(done)) + "\n")
+
+
+def _measure(command: Sequence[str], log: Path) -> tuple[float, float, int]:
+    """Runs a command to its end: wall seconds, CPU seconds and peak bytes of its whole process tree."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    start, peak = time.perf_counter(), [0]
+    with log.open("w") as stream:
+        process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
+        watcher = threading.Thread(target=_watch, args=(process.pid, peak), daemon=True)
+        watcher.start()
+        # Not Popen.wait: only wait4 tells what this child and its own children used.
+        _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}\n{log.read_text()[-3000:]}")
+    return time.perf_counter() - start, usage.ru_utime + usage.ru_stime, peak[0]
+
+
+def _watch(pid: int, peak: list[int]) -> None:
+    """Keeps the largest sum of resident memory over the process tree, until its root is gone."""
+    try:
+        root = psutil.Process(pid)
+        while root.is_running() and root.status() != psutil.STATUS_ZOMBIE:
+            total = 0
+            for process in [root, *root.children(recursive=True)]:
+                try:
+                    total += process.memory_info().rss
+                except psutil.NoSuchProcess:
+                    continue
+            peak[0] = max(peak[0], total)
+            time.sleep(0.2)
+    except psutil.NoSuchProcess:
+        return
+
+
+def simulate_tenth(name: str, archives: Path) -> None:
+    """A tenth of the graphs of each split of a layout collection, at the official sizes."""
+    from tpugraphs_polynormer.simulation.simulate import simulate_graph
+
+    counts = [max(1, count // 10) for count in SCALES["full"].layout_graphs[name]]
+    for split, first, count in zip(("train", "valid", "test"), (0, 100_000, 200_000), counts, strict=True):
+        for number in range(first, first + count):
+            simulate_graph(archives, Path(COLLECTIONS[name].folder) / split, SCALES["full"], 0, number)
+
+
+def report(rehearsal: Rehearsal) -> str:
+    """A Markdown table of the finished stages, with the sizes of the datasets below it."""
+    lines = _table_head("collection", "stage", "wall, s", "CPU, s", "peak memory, GB", "on disk, GB", "")
+    for stage in rehearsal.finished.values():
+        seconds = f"{stage.wall_seconds:,.0f} | {stage.cpu_seconds:,.0f}"
+        sizes = f"{stage.peak_bytes / _GIGA:.2f} | {stage.disk_bytes / _GIGA:.2f}"
+        lines.append(f"| {stage.collection} | {stage.stage} | {seconds} | {sizes} | {stage.note} |")
+    lines += ["", *_table_head("dataset", "split", "graphs", "candidates", "nodes, max", "configurable nodes, max")]
+    for name, collection in COLLECTIONS.items():
+        folder = rehearsal.work / "datasets" / collection.folder
+        if (folder / "manifest.json").exists():
+            for split, entry in Collection(folder).manifest.splits.items():
+                sizes = f"{entry.sizes['nodes']['max']:,} | {entry.sizes['slots']['max']:,}"
+                lines.append(f"| {name} | {split} | {entry.num_graphs:,} | {entry.num_candidates:,} | {sizes} |")
+    return "\n".join(lines)
+
+
+def _table_head(*names: str) -> list[str]:
+    return [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+
+
+def main() -> None:
+    """Runs what is not finished yet, then prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, help="working folder; up to 40 GB")
+    parser.add_argument("--collections", nargs="*", choices=COLLECTIONS, default=list(COLLECTIONS), metavar="ID")
+    parser.add_argument("--tenth", nargs="*", choices=COLLECTIONS, default=[], metavar="ID")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--keep-archives", action="store_true")
+    parser.add_argument("--simulate-tenth", nargs=2, help=argparse.SUPPRESS)  # for the process that this script starts
+    arguments = parser.parse_args()
+    if arguments.simulate_tenth:
+        simulate_tenth(arguments.simulate_tenth[0], Path(arguments.simulate_tenth[1]))
+        return
+    if arguments.work is None:
+        parser.error("--work is required")
+    rehearsal = Rehearsal(arguments.work, arguments.tenth, arguments.steps, arguments.keep_archives)
+    for name in arguments.collections:
+        rehearsal.run_collection(name)
+    rehearsal.submit()
+    print(report(rehearsal))
+
+
+if __name__ == "__main__":
+    main()

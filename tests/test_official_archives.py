@@ -76,10 +76,8 @@ def test_every_real_archive_passes_inspect_and_preprocess(real_data, tmp_path):
     link_archives(tmp_path, "layout:xla:random", "valid", [twin])
     link_archives(tmp_path, "tile:xla", "valid", by_kind["tile"])
     names = (LAYOUT, "layout:xla:random", "tile:xla")
-    sources = zip(
-        preprocess_here(tmp_path, tmp_path / "out", *names), (by_kind["layout"], [twin], by_kind["tile"]), strict=True
-    )
-    for collection, members in sources:
+    members_of = (by_kind["layout"], [twin], by_kind["tile"])
+    for collection, members in zip(preprocess_here(tmp_path, tmp_path / "out", *names), members_of, strict=True):
         for path in members:
             check_against_numpy(collection, "valid", path)
     for path in (twin, by_kind["tile"][0]):

@@ -157,3 +157,21 @@ def test_real_archives(real_data, path, num_pairs, median, noise, perfect):
     assert study.median == pytest.approx(median, rel=0.03)
     assert study.noise == pytest.approx(noise, rel=0.03)
     assert study.perfect_tau == pytest.approx(perfect, abs=0.01)
+
+
+@pytest.mark.parametrize("width", [0, 1, 7, 8, 9, 40])
+def test_groups_agree_with_a_dictionary(width, monkeypatch):
+    monkeypatch.setattr("tpugraphs_polynormer.data.noise._BLOCK_BYTES", 64)  # several blocks
+    random = np.random.default_rng(width)
+    rows = random.integers(0, 3, (300, width)).astype(np.uint8)
+    others = random.integers(0, 2, 300)
+    numbers: dict = {}
+    expected = [
+        numbers.setdefault((row.tobytes(), int(other)), len(numbers)) for row, other in zip(rows, others, strict=True)
+    ]
+    assert group_equal(rows, others).tolist() == expected
+
+
+def test_groups_are_right_where_hashes_collide(monkeypatch):
+    monkeypatch.setattr("tpugraphs_polynormer.data.noise._hash_rows", lambda column: np.zeros(len(column), np.uint64))
+    assert group_equal(np.array([[3], [1], [3], [2], [1]])).tolist() == [0, 1, 0, 2, 1]

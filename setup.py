@@ -15,9 +15,9 @@ setup(
     long_description=(ROOT / "README.md").read_text(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
-    package_data={"tpugraphs_polynormer": ["*.template"]},
+    package_data={"tpugraphs_polynormer.ranking.report": ["*.template"]},
     python_requires=">=3.11,<3.12",
-    packages=find_packages(include=["tpugraphs_polynormer*", "pipelines*"]),
+    packages=find_packages(include=["tpugraphs_polynormer*"]),
     install_requires=[
         "tensorflow>=2.20,<2.22",
         "tf-keras>=2.20,<2.22",
@@ -45,5 +45,5 @@ setup(
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],
         "tpu": ["tensorflow-tpu>=2.20,<2.21", "libtpu<0.0.44"],
     },
-    entry_points={"console_scripts": ["tpugraphs=tpugraphs_polynormer.cli:main"]},
+    entry_points={"console_scripts": ["tpugraphs=tpugraphs_polynormer.cli.main:main"]},
 )

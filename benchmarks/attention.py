@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tpugraphs_polynormer.startup import keep_freed_memory
+from tpugraphs_polynormer.process import keep_freed_memory
 
 OURS = ("fused", "segments", "unsorted", "xla")
 PEER = "pyg"
@@ -47,9 +47,9 @@ def build_our_step(name: str, options: argparse.Namespace) -> Callable[[], None]
     import tpugraphs_polynormer  # noqa: F401  (before TensorFlow: it chooses Keras 2)
     import tensorflow as tf  # isort: skip
 
-    from tpugraphs_polynormer.models import kernels
-    from tpugraphs_polynormer.models.convolutions import GraphAttention
-    from tpugraphs_polynormer.models.edges import as_tensors, build_undirected_edges
+    from tpugraphs_polynormer.layers.convolutions import GraphAttention
+    from tpugraphs_polynormer.layers.edge_index import as_tensors, build_undirected_edges
+    from tpugraphs_polynormer.layers.ops import aggregation as kernels
 
     kernels.CHUNK_ELEMENTS = options.chunk_elements or kernels.CHUNK_ELEMENTS
     source, target, num_nodes = make_graph(options)

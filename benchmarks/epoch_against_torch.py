@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tpugraphs_polynormer.startup import keep_freed_memory
+from tpugraphs_polynormer.process import keep_freed_memory
 
 PROJECT = Path(__file__).resolve().parents[1]
 PHASES = ("local", "global")
@@ -29,17 +29,17 @@ PHASES = ("local", "global")
 
 def load_settings(options: argparse.Namespace):
     """The config of our trainer, which also sizes the peer."""
-    from tpugraphs_polynormer.config import load_config
+    from tpugraphs_polynormer.config.schema import load_config
 
-    folder = PROJECT / "configs" / "benchmarks"
+    folder = PROJECT / "configs" / "nodes"
     return load_config((folder if options.full_width else folder / "small") / "minesweeper.yaml", options.overrides)
 
 
 def build_ours(options: argparse.Namespace, phase: str) -> Callable[[], float]:
     """One epoch of our trainer, without its evaluation."""
-    from tpugraphs_polynormer.checkpoints import RunDirectory
-    from tpugraphs_polynormer.data.benchmarks import read_benchmark
-    from tpugraphs_polynormer.node_training import NodeInputs, NodeTrainer
+    from tpugraphs_polynormer.nodes.datasets import read_benchmark
+    from tpugraphs_polynormer.nodes.task import NodeInputs, NodeTrainer
+    from tpugraphs_polynormer.training.checkpoints import RunDirectory
 
     keep_freed_memory()
     config = load_settings(options)
@@ -56,7 +56,7 @@ def build_peer(options: argparse.Namespace, phase: str) -> Callable[[], float]:
     """The same epoch in PyTorch: forward, backward, Adam."""
     import torch
 
-    from tpugraphs_polynormer.data.benchmarks import read_benchmark
+    from tpugraphs_polynormer.nodes.datasets import read_benchmark
 
     config = load_settings(options)
     dataset = read_benchmark("minesweeper", options.data)

@@ -19,7 +19,7 @@ from pathlib import Path
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.module import Computation, Instruction, Module
-from tpugraphs_polynormer.hlo.wire import read_module
+from tpugraphs_polynormer.hlo.protobuf import read_module
 from tpugraphs_polynormer.hlo.writer import write_module
 
 _BESIDE = Path(__file__).resolve().parents[2] / "shared" / "real"

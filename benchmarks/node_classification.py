@@ -18,15 +18,15 @@ from pathlib import Path
 
 import numpy as np
 
-from tpugraphs_polynormer.checkpoints import RunDirectory
-from tpugraphs_polynormer.config import Config, load_config
-from tpugraphs_polynormer.data.benchmarks import read_benchmark
-from tpugraphs_polynormer.node_classification import format_results, run_benchmark
-from tpugraphs_polynormer.node_training import NodeInputs, NodeTrainer
-from tpugraphs_polynormer.startup import keep_freed_memory
+from tpugraphs_polynormer.config.schema import Config, load_config
+from tpugraphs_polynormer.nodes.benchmark import format_results, run_benchmark
+from tpugraphs_polynormer.nodes.datasets import read_benchmark
+from tpugraphs_polynormer.nodes.task import NodeInputs, NodeTrainer
+from tpugraphs_polynormer.process import keep_freed_memory
+from tpugraphs_polynormer.training.checkpoints import RunDirectory
 
 PROJECT = Path(__file__).resolve().parents[1]
-CONFIGS = PROJECT / "configs" / "benchmarks"
+CONFIGS = PROJECT / "configs" / "nodes"
 
 
 def measure_scores(name: str, args: argparse.Namespace) -> dict:

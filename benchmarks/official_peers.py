@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 if TYPE_CHECKING:
-    from tpugraphs_polynormer.models.batches import Batch
+    from tpugraphs_polynormer.models.ranking.batch import Batch
 
 SEGMENT_NODES = 1000  # of the training segment, the official default
 _NUM_OPCODES = 121

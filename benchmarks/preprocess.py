@@ -29,8 +29,8 @@ _MEGA = 1e6
 
 def make_archives(root: Path, num_graphs: int, num_candidates: int) -> None:
     """Simulated train graphs in the official format."""
-    from tpugraphs_polynormer.simulation.scales import SCALES
-    from tpugraphs_polynormer.simulation.simulate import simulate_graph
+    from tpugraphs_polynormer.simulator.scales import SCALES
+    from tpugraphs_polynormer.simulator.write import simulate_graph
 
     for number in range(num_graphs):
         simulate_graph(root, Path(_FOLDER) / "train", SCALES["small"], 0, number, num_candidates)
@@ -117,9 +117,9 @@ def feed_obviously(cache: Path) -> dict[str, float]:
 
 def feed_ours(folder: Path) -> dict[str, float]:
     """Our dataset through our input pipeline."""
-    from tpugraphs_polynormer.config import DataConfig
-    from tpugraphs_polynormer.data.input_pipeline import make_training_dataset
-    from tpugraphs_polynormer.data.store import Collection
+    from tpugraphs_polynormer.config.schema import DataConfig
+    from tpugraphs_polynormer.datasets.input_pipeline import make_training_dataset
+    from tpugraphs_polynormer.datasets.reader import Collection
 
     collection = Collection(folder)
     config = DataConfig(graphs_per_batch=_GRAPHS_PER_BATCH, candidates_per_graph=_NUM_DRAWN)
@@ -155,7 +155,7 @@ def measure_both(tree: Path, scratch: Path, repeats: int) -> dict[str, list[dict
     found: dict[str, list] = {"ours": [], "obvious": []}
     for repeat in range(repeats):
         ours, cache = scratch / f"ours{repeat}", scratch / f"cache{repeat}.npz"
-        command = [sys.executable, "-m", "tpugraphs_polynormer.cli", "preprocess", "--input", str(tree)]
+        command = [sys.executable, "-m", "tpugraphs_polynormer.cli.main", "preprocess", "--input", str(tree)]
         prepared = run_measured([*command, "--output", str(ours), "--collections", _COLLECTION])
         size = sum(path.stat().st_size for path in (ours / _FOLDER).glob("*.candidates"))
         fed = run_measured([*script, "--way", "feed-ours", "--made", str(ours / _FOLDER)])
@@ -207,7 +207,7 @@ def main() -> None:
         feed = feed_ours if arguments.way == "feed-ours" else feed_obviously
         print(json.dumps(feed(arguments.made)))
         return
-    from tpugraphs_polynormer.data.npz import read_shapes
+    from tpugraphs_polynormer.archives.npz import read_shapes
 
     with tempfile.TemporaryDirectory(prefix="benchmark-") as scratch:
         tree = arguments.input or Path(scratch) / "tree"

@@ -23,12 +23,12 @@ from pathlib import Path
 import numpy as np
 
 from tpugraphs_polynormer.catalog import COLLECTIONS, find_collection
-from tpugraphs_polynormer.chance import expected_slowdown
 from tpugraphs_polynormer.demo import run_stage
-from tpugraphs_polynormer.metrics import true_costs
-from tpugraphs_polynormer.startup import import_tensorflow, keep_freed_memory
+from tpugraphs_polynormer.process import import_tensorflow, keep_freed_memory
+from tpugraphs_polynormer.ranking.metrics import true_costs
+from tpugraphs_polynormer.ranking.random_baseline import expected_slowdown
 
-CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "ranking"
 MODELS = {"graphsage": "GraphSAGE", "polynormer_local": "Polynormer-local", "polynormer": "Polynormer"}
 SMALLER = [
     "model.hidden_dim=32",
@@ -65,11 +65,11 @@ def train_and_judge(job: dict) -> dict:
     """In the worker: trains one model and returns its test metrics, the mean over graphs."""
     keep_freed_memory()
     import_tensorflow()
-    from tpugraphs_polynormer.config import load_config
-    from tpugraphs_polynormer.distribution import make_strategy
-    from tpugraphs_polynormer.metrics import graph_metrics, summarize
-    from tpugraphs_polynormer.prediction import load_ranker
-    from tpugraphs_polynormer.training import train
+    from tpugraphs_polynormer.config.schema import load_config
+    from tpugraphs_polynormer.ranking.metrics import graph_metrics, summarize
+    from tpugraphs_polynormer.ranking.predict import load_ranker
+    from tpugraphs_polynormer.ranking.train import train
+    from tpugraphs_polynormer.training.distribution import make_strategy
 
     work, name = Path(job["work"]), job["collection"]
     collection = find_collection(name)

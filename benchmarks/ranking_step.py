@@ -7,7 +7,7 @@
 Layout: a simulated program of about 8,000 nodes, 600 of them configurable. Tile: a simulated kernel of about 40 nodes.
 `official` computes as the official baselines' code does (official_peers.py); `graphsage` is their architecture in this
 package. `plain` is this package's model on [nodes, candidates, width] with messages that TensorFlow's own ops gather,
-weight and sum; `naive` the same with this package's kernels, `early` with the frontier too (models/frontier.py);
+weight and sum; `naive` the same with this package's kernels, `early` with the frontier too (layers/shared_states.py);
 `intermediate` is the fusion after the trunk. The official layout model takes half a minute per step.
 
 Each measurement runs in a process of its own; contenders take turns, and the median over the rounds is shown. Peak
@@ -35,7 +35,7 @@ import numpy as np
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tpugraphs_polynormer.models.batches import Batch
+    from tpugraphs_polynormer.models.ranking.batch import Batch
 
 WIDTH = 64
 PROGRAM_SEED, QUICK_SEED = 7, 1  # transformers of 7,814 and of 3,367 nodes
@@ -69,10 +69,10 @@ TILE = {
 
 def write_layout_data(path: Path, seed: int, num_configurable: int) -> None:
     """A simulated transformer with random choices for some of its configurable nodes."""
+    from tpugraphs_polynormer.archives.featurize import featurize_module
     from tpugraphs_polynormer.hlo.choices import enumerate_choices
-    from tpugraphs_polynormer.hlo.featurize import featurize_module
-    from tpugraphs_polynormer.simulation.programs import draw_program
-    from tpugraphs_polynormer.simulation.scales import SCALES
+    from tpugraphs_polynormer.simulator.programs import draw_program
+    from tpugraphs_polynormer.simulator.scales import SCALES
 
     module = draw_program("transformer", SCALES["full"].size, np.random.default_rng(seed))
     arrays, choices = featurize_module(module), enumerate_choices(module)
@@ -86,11 +86,11 @@ def write_layout_data(path: Path, seed: int, num_configurable: int) -> None:
 
 def write_tile_data(path: Path, num_candidates: int) -> None:
     """A simulated kernel of 35 to 45 nodes with random tile bounds."""
-    from tpugraphs_polynormer.data.encoding import encode_tiles
-    from tpugraphs_polynormer.hlo.featurize import featurize_module
-    from tpugraphs_polynormer.simulation.kernels import cut_kernel
-    from tpugraphs_polynormer.simulation.programs import draw_program
-    from tpugraphs_polynormer.simulation.scales import SCALES
+    from tpugraphs_polynormer.archives.featurize import featurize_module
+    from tpugraphs_polynormer.datasets.encoding import encode_tiles
+    from tpugraphs_polynormer.simulator.programs import draw_program
+    from tpugraphs_polynormer.simulator.scales import SCALES
+    from tpugraphs_polynormer.simulator.tiles import cut_kernel
 
     random = np.random.default_rng(0)
     while True:
@@ -113,10 +113,10 @@ def _write_data(path: Path, arrays: object, **others: np.ndarray) -> None:
 
 
 def make_batch(data: dict[str, np.ndarray], codes: np.ndarray) -> Batch:
-    """One graph with the candidates of `codes` [slots, k], as models/batches.py would read it."""
+    """One graph with the candidates of `codes` [slots, k], as models/ranking/batch.py would read it."""
     import tensorflow as tf
 
-    from tpugraphs_polynormer.models.batches import Batch
+    from tpugraphs_polynormer.models.ranking.batch import Batch
 
     num_ops, (num_slots, k) = len(data["node_feat"]), codes.shape
     consumers, producers = (tf.constant(ids, tf.int32) for ids in data["edge_index"].T)
@@ -144,15 +144,15 @@ def trace_sort() -> Callable:
     """Edges are sorted within a trace, as in training and scoring."""
     import tensorflow as tf
 
-    from tpugraphs_polynormer.models.edges import build_undirected_edges_tf
+    from tpugraphs_polynormer.layers.edge_index import build_undirected_edges_tf
 
     return tf.function(build_undirected_edges_tf, autograph=False)
 
 
 def build_ours(kind: str, data: dict[str, np.ndarray], name: str, options: dict) -> object:
-    from tpugraphs_polynormer.config import ModelConfig
-    from tpugraphs_polynormer.data.statistics import measure, summarize
-    from tpugraphs_polynormer.models.ranking import RankingModel
+    from tpugraphs_polynormer.config.schema import ModelConfig
+    from tpugraphs_polynormer.datasets.statistics import measure, summarize
+    from tpugraphs_polynormer.models.ranking.model import RankingModel
 
     contenders = LAYOUT if kind == "layout" else TILE
     config = ModelConfig(**contenders[name], hidden_dim=WIDTH, num_local_layers=options["layers"])
@@ -176,8 +176,8 @@ def build_training_step(model: object, data: dict[str, np.ndarray], k: int) -> C
     """One step: read the graph, score k candidates, loss, gradients, Adam."""
     import tensorflow as tf
 
-    from tpugraphs_polynormer.config import LossConfig
-    from tpugraphs_polynormer.losses import build_loss
+    from tpugraphs_polynormer.config.schema import LossConfig
+    from tpugraphs_polynormer.training.losses import build_loss
 
     loss_of, optimizer = build_loss(asdict(LossConfig())), tf.keras.optimizers.Adam(1e-4)
     costs = tf.constant(np.random.default_rng(1).integers(10**6, 10**7, [1, k]))
@@ -200,7 +200,7 @@ def build_training_step(model: object, data: dict[str, np.ndarray], k: int) -> C
 
 
 def build_scoring(model: object, data: dict[str, np.ndarray], k: int, block: int) -> Callable[[], None]:
-    """All k candidates, `block` at a time; what no candidate changes once, as scoring.py does."""
+    """All k candidates, `block` at a time; what no candidate changes once, as ranking/scorer.py does."""
     import tensorflow as tf
 
     encode = tf.function(lambda batch: model.encode(batch, training=False), autograph=False)
@@ -226,7 +226,7 @@ def build_scoring(model: object, data: dict[str, np.ndarray], k: int, block: int
 
 def choose_block(model: object, kind: str, name: str, data: dict[str, np.ndarray], options: dict) -> int:
     """The product's own choice, unless told; the plain models take what fits (layout) or all at once (tile)."""
-    from tpugraphs_polynormer.scoring import block_size
+    from tpugraphs_polynormer.ranking.scorer import block_size
 
     if name.split()[-1] in PLAIN:
         return OFFICIAL_BLOCK if kind == "layout" else options["candidates"]
@@ -239,7 +239,7 @@ def choose_block(model: object, kind: str, name: str, data: dict[str, np.ndarray
 
 def measure_here(options: dict) -> dict[str, float]:
     """Runs one contender in this process: median seconds and MiB at the peak."""
-    from tpugraphs_polynormer.startup import keep_freed_memory  # the package chooses Keras 2, before TensorFlow
+    from tpugraphs_polynormer.process import keep_freed_memory  # the package chooses Keras 2, before TensorFlow
     import tensorflow as tf  # isort: skip
 
     keep_freed_memory()

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from tpugraphs_polynormer.cli import main as run_command
-from tpugraphs_polynormer.data.noise import group_equal, pair_repeats
-from tpugraphs_polynormer.data.npz import LayoutArchive, read_archive, write_archive
-from tpugraphs_polynormer.metrics import kendall_tau, rank_candidates, slowdown
-from tpugraphs_polynormer.startup import import_tensorflow, keep_freed_memory
+from tpugraphs_polynormer.archives.noise import group_equal, pair_repeats
+from tpugraphs_polynormer.archives.npz import LayoutArchive, read_archive, write_archive
+from tpugraphs_polynormer.cli.main import main as run_command
+from tpugraphs_polynormer.process import import_tensorflow, keep_freed_memory
+from tpugraphs_polynormer.ranking.metrics import kendall_tau, rank_candidates, slowdown
 
 NUM_HELD_OUT, NUM_VALIDATION = 2000, 600
 NAME = "alexnet_train_batch_32"
@@ -127,10 +127,10 @@ def train_and_score(args: argparse.Namespace, seed: int) -> np.ndarray:
     """Scores of the held-out rows by the best epoch's weights."""
     keep_freed_memory()
     import_tensorflow()
-    from tpugraphs_polynormer.config import load_config
-    from tpugraphs_polynormer.distribution import make_strategy
-    from tpugraphs_polynormer.prediction import load_ranker
-    from tpugraphs_polynormer.training import train
+    from tpugraphs_polynormer.config.schema import load_config
+    from tpugraphs_polynormer.ranking.predict import load_ranker
+    from tpugraphs_polynormer.ranking.train import train
+    from tpugraphs_polynormer.training.distribution import make_strategy
 
     config = load_config(args.config, [*args.overrides, f"seed={seed}"])
     run = args.work / f"seed-{seed}"

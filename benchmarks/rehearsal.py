@@ -29,10 +29,10 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from tpugraphs_polynormer.atomic_files import write_text
 from tpugraphs_polynormer.catalog import COLLECTIONS
-from tpugraphs_polynormer.data.store import Collection
-from tpugraphs_polynormer.simulation.scales import SCALES
+from tpugraphs_polynormer.datasets.reader import Collection
+from tpugraphs_polynormer.files import write_text
+from tpugraphs_polynormer.simulator.scales import SCALES
 
 _ROOT = Path(__file__).resolve().parents[1]
 _GIGA = 1e9
@@ -119,7 +119,7 @@ class Rehearsal:
     ) -> None:
         if (collection, stage) in self.finished:
             return
-        command = command or [sys.executable, "-m", "tpugraphs_polynormer.cli", *arguments]
+        command = command or [sys.executable, "-m", "tpugraphs_polynormer.cli.main", *arguments]
         print(f"{collection}: {stage}", file=sys.stderr, flush=True)
         wall, cpu, peak = _measure(command, self.work / "logs" / f"{collection.replace(':', '_')}_{stage}.txt")
         disk = sum(path.stat().st_size for path in self.work.rglob("*") if path.is_file())
@@ -164,7 +164,7 @@ def _watch(pid: int, peak: list[int]) -> None:
 
 def simulate_tenth(name: str, archives: Path) -> None:
     """A tenth of the graphs of each split of a layout collection, at the official sizes."""
-    from tpugraphs_polynormer.simulation.simulate import simulate_graph
+    from tpugraphs_polynormer.simulator.write import simulate_graph
 
     counts = [max(1, count // 10) for count in SCALES["full"].layout_graphs[name]]
     for split, first, count in zip(("train", "valid", "test"), (0, 100_000, 200_000), counts, strict=True):

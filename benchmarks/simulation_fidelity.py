@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import kendalltau
 
+from tpugraphs_polynormer.archives.npz import LayoutArchive, TileArchive, read_archive
 from tpugraphs_polynormer.catalog import TYPICAL_NOISE
-from tpugraphs_polynormer.data.npz import LayoutArchive, TileArchive, read_archive
-from tpugraphs_polynormer.metrics import tau_beyond_noise
-from tpugraphs_polynormer.simulation.costs import layout_seconds
-from tpugraphs_polynormer.simulation.tile_costs import TileCosts
+from tpugraphs_polynormer.ranking.metrics import tau_beyond_noise
+from tpugraphs_polynormer.simulator.costs import layout_seconds
+from tpugraphs_polynormer.simulator.tile_costs import TileCosts
 
 ROW = "{:<38} {:>10} {:>8} {:>9} {:>13} {:>6}"
 

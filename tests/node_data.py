@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tpugraphs_polynormer.config import Config, load_config
-from tpugraphs_polynormer.data.benchmarks import NodeDataset, Split, make_undirected
+from tpugraphs_polynormer.config.schema import Config, load_config
+from tpugraphs_polynormer.nodes.datasets import NodeDataset, Split, make_undirected
 
 RECIPE = (
     "task=node_classification",

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from tests.archives import layout_arrays, tile_arrays, write_tree
-from tests.datasets import LAYOUT, TILE, preprocess_here
-from tpugraphs_polynormer.config import Config, DataConfig, load_config
-from tpugraphs_polynormer.data.input_pipeline import make_training_dataset
-from tpugraphs_polynormer.data.store import Collection
-from tpugraphs_polynormer.tasks import DatasetFacts, build_ranking_model
+from tests.small_archives import layout_arrays, tile_arrays, write_tree
+from tests.small_datasets import LAYOUT, TILE, preprocess_here
+from tpugraphs_polynormer.config.schema import Config, DataConfig, load_config
+from tpugraphs_polynormer.datasets.input_pipeline import make_training_dataset
+from tpugraphs_polynormer.datasets.reader import Collection
+from tpugraphs_polynormer.ranking.task import DatasetFacts, build_ranking_model
 
 # Narrow and short: what is tested is the same at any width.
 SMALL = (

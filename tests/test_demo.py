@@ -10,7 +10,7 @@ import yaml
 
 from tpugraphs_polynormer import demo
 from tpugraphs_polynormer.catalog import COLLECTIONS
-from tpugraphs_polynormer.config import load_config
+from tpugraphs_polynormer.config.schema import load_config
 from tpugraphs_polynormer.errors import UserError
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tpugraphs_polynormer.catalog import COLLECTIONS
-from tpugraphs_polynormer.cli import build_parser
-from tpugraphs_polynormer.config import document_config, load_config
+from tpugraphs_polynormer.cli.main import build_parser
+from tpugraphs_polynormer.config.schema import document_config, load_config
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -61,6 +61,6 @@ def test_every_config_loads_and_says_its_command(path):
 @pytest.mark.parametrize("model", ["polynormer", "polynormer_local", "graphsage"])
 @pytest.mark.parametrize("collection", COLLECTIONS)
 def test_a_config_per_collection_and_model(model, collection):
-    config = load_config(ROOT / "configs" / model / f"{collection.replace(':', '_')}.yaml")
+    config = load_config(ROOT / "configs" / "ranking" / model / f"{collection.replace(':', '_')}.yaml")
     assert config.data.collection == collection
     assert config.model.trunk == model.replace("_", "-")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.datasets import LAYOUT, TILE
+from tests.small_datasets import LAYOUT, TILE
 from tests.trained import Trained, make_trained
 from tpugraphs_polynormer.catalog import COLLECTIONS
-from tpugraphs_polynormer.config import load_config
-from tpugraphs_polynormer.submission import expected_rows
-from tpugraphs_polynormer.submission_check import check_submission
+from tpugraphs_polynormer.config.schema import load_config
+from tpugraphs_polynormer.ranking.submission import expected_rows
+from tpugraphs_polynormer.ranking.submission_check import check_submission
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOK = ROOT / "notebooks" / "kaggle.ipynb"

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tensorflow_gnn as tfgnn
 
-from tests.datasets import preprocess_here
 from tests.ranking_data import SMALL
-from tpugraphs_polynormer.data.input_pipeline import graph_spec
-from tpugraphs_polynormer.data.store import Collection
+from tests.small_datasets import preprocess_here
+from tpugraphs_polynormer.datasets.input_pipeline import graph_spec
+from tpugraphs_polynormer.datasets.reader import Collection
 
 LAYOUT = "layout:xla:default"
 NARROW = [part for each in (*SMALL, f"data.collection={LAYOUT}", "training.epochs=1") for part in ("--set", each)]
@@ -28,7 +28,7 @@ def official(real_data) -> Path:
 
 def tpugraphs(*arguments: object) -> str:
     """Runs a stage in a process of its own; its stdout."""
-    command = [sys.executable, "-m", "tpugraphs_polynormer.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "tpugraphs_polynormer.cli.main", *map(str, arguments)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
     return result.stdout

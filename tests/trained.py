@@ -6,12 +6,12 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from tests.datasets import LAYOUT, TILE, preprocess_here
 from tests.ranking_data import scratch_folder
-from tpugraphs_polynormer.config import Config, DataConfig, ModelConfig, TrainingConfig
-from tpugraphs_polynormer.simulation.scales import SCALES
-from tpugraphs_polynormer.simulation.simulate import simulate_graph, simulate_kernel
-from tpugraphs_polynormer.training import train
+from tests.small_datasets import LAYOUT, TILE, preprocess_here
+from tpugraphs_polynormer.config.schema import Config, DataConfig, ModelConfig, TrainingConfig
+from tpugraphs_polynormer.ranking.train import train
+from tpugraphs_polynormer.simulator.scales import SCALES
+from tpugraphs_polynormer.simulator.write import simulate_graph, simulate_kernel
 
 SMALL = Config(
     data=DataConfig(collection=LAYOUT, graphs_per_batch=2, candidates_per_graph=4),

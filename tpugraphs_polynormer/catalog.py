@@ -14,8 +14,8 @@ NUM_LAYOUT_FEATURES = 18  # minor-to-major dims of output, input and kernel, 6 e
 LAYOUT_MIN, LAYOUT_MAX = -1, 5  # the integers a layout feature can be
 TILE_TOP = 5  # a tile submission names this many candidates
 LAYOUT_TEST_CANDIDATES = (1000, 1001)  # a layout graph of the official test split has one of these numbers
-# The noise (data/noise.py) to assume for a collection without repeated measurements: two measurements of a candidate
-# of the real alexnet_train_batch_32 differ by at most 9.8e-4 in 95 % of the cases, and by 2.5e-4 in half of them.
+# The noise (archives/noise.py) to assume for a collection without repeated measurements: two measurements of one
+# candidate of the real alexnet_train_batch_32 differ by at most 9.8e-4 in 95 % of the cases, by 2.5e-4 in half of them.
 TYPICAL_NOISE = 1e-3
 
 

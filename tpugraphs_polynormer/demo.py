@@ -18,14 +18,14 @@ from pathlib import Path
 
 import numpy as np
 
-from tpugraphs_polynormer.atomic_files import write_text
 from tpugraphs_polynormer.catalog import COLLECTIONS
-from tpugraphs_polynormer.chance import expected_score
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.metrics import true_costs
-from tpugraphs_polynormer.submission import expected_rows, score_submission
-from tpugraphs_polynormer.submission_rules import ExpectedRow
-from tpugraphs_polynormer.tables import format_number, format_table
+from tpugraphs_polynormer.files import write_text
+from tpugraphs_polynormer.ranking.metrics import true_costs
+from tpugraphs_polynormer.ranking.random_baseline import expected_score
+from tpugraphs_polynormer.ranking.submission import expected_rows, score_submission
+from tpugraphs_polynormer.ranking.submission_rules import ExpectedRow
+from tpugraphs_polynormer.ranking.tables import format_number, format_table
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "demo"
 NOTE = "Simulated data: programs, candidates and runtimes come from an analytic model of a TPU, not from a machine."
@@ -142,7 +142,7 @@ def run_stage(arguments: Sequence[str], log: Path, num_threads: int | None = Non
     environment = dict(os.environ)
     if num_threads is not None:  # processes side by side, each on its share of the cores
         environment |= {f"TF_NUM_{which}_THREADS": str(num_threads) for which in ("INTRAOP", "INTEROP")}
-    command = [sys.executable, "-m", "tpugraphs_polynormer.cli", *arguments]
+    command = [sys.executable, "-m", "tpugraphs_polynormer.cli.main", *arguments]
     with log.open("w") as stream:
         status = subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT, env=environment, check=False)
     if status.returncode:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpugraphs_polynormer.models import fiedler
-from tpugraphs_polynormer.models.base_model import BaseModel
-from tpugraphs_polynormer.models.edges import build_undirected_edges
-from tpugraphs_polynormer.models.fiedler import compute_batch_fiedler, compute_fiedler
+from tpugraphs_polynormer.layers.edge_index import build_undirected_edges
 from tpugraphs_polynormer.models.polynormer import Polynormer
+from tpugraphs_polynormer.nodes import fiedler
+from tpugraphs_polynormer.nodes.experiments.base_model import BaseModel
+from tpugraphs_polynormer.nodes.fiedler import compute_batch_fiedler, compute_fiedler
 
 
 def circular_skip_links(num_nodes: int, skip: int) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpugraphs_polynormer.models.edges import build_edges
+from tpugraphs_polynormer.layers.edge_index import build_edges
 from tpugraphs_polynormer.models.node_classifier import NodeClassifier, build_polynormer_classifier
 from tpugraphs_polynormer.models.torch_weights import (
     TorchWeightsError,

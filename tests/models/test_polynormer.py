@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.models.graphs import merge, padded, random_edges, random_states
-from tests.models.layer_checks import assert_close, check_layer
-from tpugraphs_polynormer.models.edges import as_tensors, build_edges
+from tests.layers.graphs import merge, padded, random_edges, random_states
+from tests.layers.layer_checks import assert_close, check_layer
+from tpugraphs_polynormer.layers.edge_index import as_tensors, build_edges
 from tpugraphs_polynormer.models.node_classifier import NodeClassifier, build_polynormer_classifier
 from tpugraphs_polynormer.models.polynormer import Polynormer
 

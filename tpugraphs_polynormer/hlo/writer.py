@@ -10,7 +10,7 @@ import numpy as np
 from tpugraphs_polynormer.hlo.errors import HloError
 from tpugraphs_polynormer.hlo.messages import MESSAGES
 from tpugraphs_polynormer.hlo.module import ConvolutionDimensions, Instruction, Module, Shape, WindowDimension
-from tpugraphs_polynormer.hlo.wire import LayoutRun, LayoutTuning, TileRun, TileTuning
+from tpugraphs_polynormer.hlo.protobuf import LayoutRun, LayoutTuning, TileRun, TileTuning
 
 _PLAIN_FIELDS = ("id", "parameter_number", "feature_group_count", "batch_group_count", "is_stable")
 _REPEATED_FIELDS = ("operand_ids", "called_computation_ids", "dimensions", "dynamic_slice_sizes")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tpugraphs_polynormer.models.baselines import TRUNKS
-from tpugraphs_polynormer.models.building import build_layers
-from tpugraphs_polynormer.models.convolutions import Linear
-from tpugraphs_polynormer.models.dropout import Dropout
-from tpugraphs_polynormer.models.edges import Edges
+from tpugraphs_polynormer.layers.convolutions import Linear
+from tpugraphs_polynormer.layers.dense import build_layers
+from tpugraphs_polynormer.layers.dropout import Dropout
+from tpugraphs_polynormer.layers.edge_index import Edges
+from tpugraphs_polynormer.models.gnn import TRUNKS
 from tpugraphs_polynormer.models.polynormer import Polynormer
 
 
@@ -19,7 +19,7 @@ class NodeClassifier(tf.keras.Model):
     of the trunk's phase. The large-graph form (`input_dim` None) feeds the features to the trunk as they are.
 
     Args:
-      trunk: Polynormer, or a layer of models/baselines.py (which has the `local` phase only).
+      trunk: Polynormer, or a layer of models/gnn.py (which has the `local` phase only).
       num_classes: logits per node.
       input_dim: width of the linear map before the trunk, None for none.
       input_dropout_rate: on the features. dropout_rate: after the linear map.

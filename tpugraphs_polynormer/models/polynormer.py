@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tpugraphs_polynormer.models.base_trunk import Trunk
-from tpugraphs_polynormer.models.building import build_layers
-from tpugraphs_polynormer.models.convolutions import Linear
-from tpugraphs_polynormer.models.dropout import Dropout
-from tpugraphs_polynormer.models.edges import Edges
-from tpugraphs_polynormer.models.frontier import Frontier, expand, layer_edges
-from tpugraphs_polynormer.models.frontier_attention import attend_parts
-from tpugraphs_polynormer.models.global_attention import BLOCK_NODES, GlobalAttention
-from tpugraphs_polynormer.models.joint_attention import JointAttention
-from tpugraphs_polynormer.models.local_attention import LocalAttention
-from tpugraphs_polynormer.models.normalization import LayerNorm
+from tpugraphs_polynormer.layers.convolutions import Linear
+from tpugraphs_polynormer.layers.dense import build_layers
+from tpugraphs_polynormer.layers.dropout import Dropout
+from tpugraphs_polynormer.layers.edge_index import Edges
+from tpugraphs_polynormer.layers.global_attention import BLOCK_NODES, GlobalAttention
+from tpugraphs_polynormer.layers.joint_attention import JointAttention
+from tpugraphs_polynormer.layers.local_attention import LocalAttention
+from tpugraphs_polynormer.layers.normalization import LayerNorm
+from tpugraphs_polynormer.layers.shared_states import Frontier, expand, layer_edges
+from tpugraphs_polynormer.models.encoder import Trunk
+from tpugraphs_polynormer.models.shared_attention import attend_parts
 
 ATTENTIONS = ("local", "local_to_global", "local_and_global")
 PHASES = ("local", "global")
@@ -207,7 +207,7 @@ class Polynormer(Trunk):
         if (fiedler is not None) != (self.version == 2):
             raise ValueError(
                 f"Polynormer version {self.version} was called {'without' if fiedler is None else 'with'} a Fiedler "
-                "vector; pass one to version 2 and none to version 1 (see models/fiedler.py)"
+                "vector; pass one to version 2 and none to version 1 (see nodes/fiedler.py)"
             )
         graphs = {"component_ids": component_ids, "num_components": num_components, "node_mask": node_mask}
         states = self._call_local(states, edges, graphs, fiedler, training)

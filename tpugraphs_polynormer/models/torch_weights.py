@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.models.convolutions import GraphAttention
-from tpugraphs_polynormer.models.global_attention import GlobalAttention
-from tpugraphs_polynormer.models.local_attention import LocalAttention
+from tpugraphs_polynormer.layers.convolutions import GraphAttention
+from tpugraphs_polynormer.layers.global_attention import GlobalAttention
+from tpugraphs_polynormer.layers.local_attention import LocalAttention
 from tpugraphs_polynormer.models.node_classifier import NodeClassifier
 
 _PREFIX = "param/"

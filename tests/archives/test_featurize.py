@@ -1,0 +1,76 @@
+"""Files and folders to archives."""
+
+import numpy as np
+import pytest
+
+from tests.hlo.programs import small_cnn
+from tpugraphs_polynormer.archives.featurize import featurize_bytes, featurize_file, featurize_path
+from tpugraphs_polynormer.archives.npz import read_archive
+from tpugraphs_polynormer.hlo.errors import HloError
+from tpugraphs_polynormer.hlo.features import featurize_module
+from tpugraphs_polynormer.hlo.protobuf import TileRun, TileSizes, TileTuning
+from tpugraphs_polynormer.hlo.sampling import draw_candidates, enumerate_choices
+from tpugraphs_polynormer.hlo.writer import write_module, write_tile_tuning
+
+KERNEL = TileTuning(
+    small_cnn(),
+    (TileRun(TileSizes(output=(8, 2)), 20, False, True), TileRun(TileSizes(output=(4, 2)), 30, False, False)),
+)
+
+
+def test_a_plain_module_becomes_a_layout_archive_with_hidden_runtimes(tmp_path):
+    source = tmp_path / "cnn.hlo.pb"
+    source.write_bytes(write_module(small_cnn()))
+    found = featurize_file(source)
+    assert found["node_config_feat"].shape == (1, 3, 18)
+    assert found["config_runtime"].tolist() == [0]
+    expected = featurize_module(small_cnn())
+    assert np.array_equal(found["node_feat"], expected.node_feat)
+    assert np.array_equal(found["node_splits"], expected.node_splits[None])
+
+    result = featurize_path(source, tmp_path / "out.npz", num_candidates=20, seed=5, mode="random")
+    assert result.written == (tmp_path / "out.npz",)
+    archive = read_archive(tmp_path / "out.npz")
+    drawn = draw_candidates(enumerate_choices(small_cnn()), 20, seed=5, mode="random")
+    assert archive.num_candidates == 20
+    assert archive.is_hidden
+    with np.load(tmp_path / "out.npz", allow_pickle=False) as written:
+        assert np.array_equal(written["node_config_feat"], drawn.astype(np.float32))
+
+
+def test_a_folder_keeps_its_tree_and_names_what_failed(tmp_path, caplog):
+    source, output = tmp_path / "in", tmp_path / "out"
+    (source / "deep").mkdir(parents=True)
+    (source / "deep" / "cnn.hlo.pb").write_bytes(write_module(small_cnn()))
+    (source / "one.pb").write_bytes(write_tile_tuning([KERNEL]))
+    (source / "two.pb").write_bytes(write_tile_tuning([KERNEL, KERNEL]))
+    (source / "text.pb").write_bytes(b"HloModule m")
+    (source / "notes.txt").write_bytes(b"not ours")
+    result = featurize_path(source, output)
+    names = [str(path.relative_to(output)) for path in result.written]
+    assert names == ["deep/cnn.npz", "one.npz", "two/0000.npz", "two/0001.npz"]
+    assert list(result.failed) == [source / "text.pb"]
+    assert "text.pb: not an HLO file" in caplog.text
+    assert sorted(path for path in output.rglob("*") if path.is_file()) == sorted(result.written)
+    assert read_archive(output / "two" / "0001.npz").num_candidates == 2
+
+
+def test_errors_name_the_file(tmp_path):
+    with pytest.raises(HloError, match=r"absent\.pb: cannot be read"):
+        featurize_file(tmp_path / "absent.pb")
+    (tmp_path / "two.pb").write_bytes(write_tile_tuning([KERNEL, KERNEL]))
+    with pytest.raises(HloError, match=r"two\.pb: a tile file with 2 kernels"):
+        featurize_file(tmp_path / "two.pb")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(HloError, match="none of its 0"):
+        featurize_path(tmp_path / "empty", tmp_path / "out")
+
+
+def test_a_tile_file_without_a_usable_kernel_is_refused():
+    with pytest.raises(HloError, match="none of which has two runs"):
+        featurize_bytes(write_tile_tuning([TileTuning(small_cnn(), KERNEL.runs[1:])]))
+
+
+def test_the_real_file_is_recognised(real_data):
+    found = featurize_file(real_data / "tpugraphs" / "protobuf" / "module_tuning_data_layout.pb")
+    assert found["config_runtime"].shape == (112,)

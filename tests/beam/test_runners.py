@@ -1,0 +1,291 @@
+"""The command in processes of its own: one worker, two, a Dask cluster, and kill -9: the same bytes always."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from apache_beam.options.pipeline_options import DirectOptions, StandardOptions
+
+from tests.small_archives import layout_arrays, write_tree
+from tests.small_datasets import LAYOUT, TILE, preprocess_here, write_small_tree
+from tpugraphs_polynormer.archives.npz import Blocks, write_archive
+from tpugraphs_polynormer.beam.preprocess import FAILURE_NAME, Job, ShardPlan, count_workers
+from tpugraphs_polynormer.beam.runners import make_options
+from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME
+from tpugraphs_polynormer.datasets.reader import Collection
+from tpugraphs_polynormer.datasets.shards import PreprocessSettings
+from tpugraphs_polynormer.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+ONE_WORKER = ("--runner=FnApiRunner", "--direct_num_workers=1")
+DASK_RUNNER = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"
+FOLDER = "layout/xla/random"
+
+
+def command(source: Path, output: Path, *more: str) -> list[str]:
+    start = [sys.executable, "-m", "tpugraphs_polynormer.cli.main", "preprocess"]
+    return [*start, "--input", str(source), "--output", str(output), *more]
+
+
+def run(source: Path, output: Path, *more: str) -> subprocess.CompletedProcess:
+    both = ("--collections", LAYOUT, TILE, "--graphs-per-shard", "2")
+    return subprocess.run(command(source, output, *both, *more), capture_output=True, text=True, cwd=ROOT, timeout=300)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory) -> Path:
+    return write_small_tree(tmp_path_factory.mktemp("tree"))
+
+
+@pytest.fixture(scope="module")
+def expected(tree, tmp_path_factory) -> dict[str, bytes]:
+    output = tmp_path_factory.mktemp("one") / "out"
+    done = run(tree, output, *ONE_WORKER)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [f"{LAYOUT}: {output}", f"{TILE}: {output}"]
+    found = contents(output)
+    assert {f"{FOLDER}/{MANIFEST_NAME}", f"{FOLDER}/train-00003-of-00004.tfrecord"} <= set(found)
+    return found
+
+
+def test_two_workers_write_the_same_bytes(tree, tmp_path, expected):
+    done = run(tree, tmp_path / "out", "--direct_num_workers=2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert contents(tmp_path / "out") == expected
+
+
+@pytest.mark.slow
+def test_a_bad_archive_in_a_worker_process_is_one_line(tmp_path):
+    write_small_tree(tmp_path / "in")
+    bad = tmp_path / "in/npz" / FOLDER / "train/graph2.npz"
+    bad.write_bytes(bad.read_bytes()[:200])
+    done = run(tmp_path / "in", tmp_path / "out", "--direct_num_workers=2")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"tpugraphs preprocess: error: {bad}: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert not [name for name in contents(tmp_path / "out") if MANIFEST_NAME in name or ".tmp" in name]
+
+
+@pytest.fixture(scope="module")
+def dask_address(tmp_path_factory) -> Iterator[str]:
+    """A scheduler and two workers, each a process."""
+    pytest.importorskip("distributed")
+    folder = tmp_path_factory.mktemp("dask")
+    note = folder / "scheduler.json"
+    start = [sys.executable, "-m", "dask"]
+    options = ["--no-dashboard", "--scheduler-file", str(note)]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT}
+    scheduler = subprocess.Popen([*start, "scheduler", "--host", "127.0.0.1", "--port", "0", *options], **quiet)
+    worker = [*start, "worker", "--no-nanny", "--nthreads", "1", "--local-directory", str(folder), *options]
+    processes = [scheduler]
+    try:
+        wait_until(note.exists, 60)
+        processes += [subprocess.Popen(worker, **quiet) for _ in range(2)]
+        yield json.loads(note.read_text())["address"]
+    finally:
+        for process in reversed(processes):
+            process.kill()
+            process.wait()
+
+
+def wait_until(condition, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.01)
+
+
+def loaded_shards() -> bool:
+    return "tpugraphs_polynormer.datasets.shards" in sys.modules
+
+
+def test_a_dask_cluster_writes_the_same_bytes(tree, tmp_path, expected, dask_address):
+    from distributed import Client
+
+    with Client(dask_address) as client:
+        client.wait_for_workers(2, timeout=60)
+        done = run(tree, tmp_path / "out", DASK_RUNNER, f"--dask_client_address={dask_address}")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert contents(tmp_path / "out") == expected
+        assert list(client.run(loaded_shards).values()) == [True, True]  # both workers took part
+
+
+@pytest.mark.slow
+def test_a_bad_archive_on_a_dask_cluster_is_one_line(tmp_path, dask_address):
+    write_small_tree(tmp_path / "in")
+    bad = tmp_path / "in/npz" / FOLDER / "train/graph2.npz"
+    bad.write_bytes(b"no zip")
+    done = run(tmp_path / "in", tmp_path / "out", DASK_RUNNER, f"--dask_client_address={dask_address}")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(f"tpugraphs preprocess: error: {bad}: ")
+    assert "Traceback" not in done.stderr
+    assert set(contents(tmp_path / "out")) & {FAILURE_NAME, f"{FOLDER}/{MANIFEST_NAME}"} == {FAILURE_NAME}
+
+
+@pytest.fixture(scope="module")
+def slow_tree(tmp_path_factory) -> Path:
+    """Archives that take long enough to be interrupted: twelve, each a shard."""
+    root = tmp_path_factory.mktemp("slow")
+    table = np.random.default_rng(0).integers(-1, 6, (200, 18)).astype(np.float32)
+    graphs = {}
+    for number in range(12):
+        arrays = layout_arrays(200, 20, 1500, seed=number)
+        choice = np.random.default_rng(number).integers(0, 200, (1500, 20))
+        graphs[f"graph{number:02d}"] = arrays | {"node_config_feat": table[choice]}
+    write_tree(root, LAYOUT, {"train": graphs})
+    return root
+
+
+def kill_in_the_middle(arguments: list[str], folder: Path, num_described: int, pause: float) -> None:
+    """Starts the command, waits for that many finished shards and a little more, then kill -9 to all its processes."""
+    process = subprocess.Popen(
+        arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT, start_new_session=True
+    )
+    try:
+        wait_until(lambda: len(list(folder.glob("*.shard.json"))) >= num_described, 120)
+        time.sleep(pause)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def check_killed_twice(slow_tree: Path, tmp_path: Path, *runner: str) -> None:
+    undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
+    preprocess_here(slow_tree, undisturbed, LAYOUT, graphs_per_shard=1)
+    arguments = command(slow_tree, disturbed, "--collections", LAYOUT, "--graphs-per-shard", "1", *runner)
+    chance = random.Random(len(runner))
+    for low in (1, 5):
+        kill_in_the_middle(arguments, disturbed / FOLDER, chance.randint(low, low + 3), chance.random() / 20)
+        assert not (disturbed / FOLDER / MANIFEST_NAME).exists()  # no later stage would take it for a dataset
+    before = {path.name: path.stat().st_ino for path in (disturbed / FOLDER).glob("*.shard.json")}
+    subprocess.run(arguments, check=True, capture_output=True, cwd=ROOT, timeout=300)
+    assert contents(disturbed) == contents(undisturbed)
+    after = {path.name: path.stat().st_ino for path in (disturbed / FOLDER).glob("*.shard.json")}
+    assert len(before) >= 5
+    assert {name: after[name] for name in before} == before  # what was whole was kept
+    Collection(disturbed / FOLDER).verify()
+
+
+def test_killed_twice_and_run_again_equals_undisturbed(slow_tree, tmp_path):
+    check_killed_twice(slow_tree, tmp_path, *ONE_WORKER)
+
+
+@pytest.mark.slow
+def test_killed_twice_with_two_workers(slow_tree, tmp_path):
+    check_killed_twice(slow_tree, tmp_path, "--direct_num_workers=2")
+
+
+def test_every_core_is_used_unless_a_runner_is_named():
+    options = make_options([])
+    assert options.view_as(StandardOptions).runner == "FnApiRunner"
+    assert options.view_as(DirectOptions).direct_num_workers == 0  # Beam's word for one per core
+    assert options.view_as(DirectOptions).direct_running_mode == "multi_processing"
+    named = make_options(["--runner", "DirectRunner"])
+    assert named.view_as(DirectOptions).direct_running_mode != "multi_processing"
+    assert make_options(["--direct_num_workers=3"]).view_as(DirectOptions).direct_num_workers == 3
+
+
+def test_one_worker_needs_no_process_of_its_own():
+    options = make_options([], num_workers=1).view_as(DirectOptions)
+    assert options.direct_running_mode == "in_memory"
+    assert make_options([], num_workers=2).view_as(DirectOptions).direct_num_workers == 2
+    assert make_options(["--direct_num_workers=3"], num_workers=1).view_as(DirectOptions).direct_num_workers == 3
+
+
+@pytest.mark.parametrize(
+    ("num_plans", "num_sources", "size", "expected"),
+    [(50, 4, 1_000, 1), (50, 4, 2_000_000, 1), (50, 4, 10_000_000, 2), (500, 4, 100_000_000, 8), (3, 256, 10**9, 3)],
+)
+def test_workers_are_started_by_the_size_of_the_archives(monkeypatch, num_plans, num_sources, size, expected):
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    plan = ShardPlan(LAYOUT, "train", "name", ("path",) * num_sources, size, PreprocessSettings())
+    assert count_workers(Job("out", (plan,) * num_plans)) == expected
+
+
+@pytest.mark.parametrize("arguments", [["--inptu=x"], ["stray"], ["--runner=FnApiRunner", "--max_nodes=3"]])
+def test_what_neither_we_nor_beam_know_is_refused(arguments):
+    with pytest.raises(UserError, match=f"unknown options {arguments[-1]}"):
+        make_options(arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--runner=DataflowRunner", "--project=p", "--region=r", "--temp_location=gs://b/t", "--setup_file=./setup.py"],
+        ["--runner=FlinkRunner", "--flink_master=localhost:8081", "--environment_type=LOOPBACK"],
+        ["--runner=PortableRunner", "--job_endpoint=localhost:8099", "--environment_type=LOOPBACK"],
+        [DASK_RUNNER, "--dask_client_address=tcp://127.0.0.1:8786", "--dask_npartitions=8"],
+    ],
+)
+def test_the_documented_options_of_other_runners_are_known(arguments):
+    assert make_options(arguments).view_as(StandardOptions).runner in arguments[0]
+
+
+def write_largest_archive(path: Path, num_candidates: int, num_config: int) -> None:
+    """As large as the official collections have them: 5.8 GB of float32 candidates, streamed."""
+    chance = np.random.default_rng(0)
+    arrays = layout_arrays(6000, num_config, 2)
+    table = chance.integers(-1, 6, (60, 18)).astype(np.float32)
+
+    def blocks():
+        for start in range(0, num_candidates, 40):
+            tied = chance.integers(0, 60, (min(40, num_candidates - start), num_config // 40))
+            yield table[np.repeat(tied, 40, axis=1)]  # nodes in groups, as the compiler's search ties them
+
+    shape = (num_candidates, num_config, 18)
+    runtimes = chance.integers(10**6, 10**9, num_candidates)
+    write_archive(path, arrays | {"config_runtime": runtimes, "node_config_feat": Blocks(shape, np.float32, blocks())})
+
+
+def peak_memory(arguments: list[str]) -> tuple[int, int]:
+    """(exit code, largest sum of resident memory over the command's processes)."""
+    process = psutil.Popen(arguments, cwd=ROOT, stdout=subprocess.DEVNULL)
+    peak = 0
+    while process.poll() is None:
+        total = 0
+        for each in [process, *process.children(recursive=True)]:
+            try:
+                total += each.memory_info().rss
+            except psutil.NoSuchProcess:
+                continue
+        peak = max(peak, total)
+        time.sleep(0.05)
+    return process.returncode, peak
+
+
+@pytest.mark.slow
+def test_the_largest_archive_goes_through_in_little_memory(tmp_path, monkeypatch):
+    archive = tmp_path / "in/npz" / FOLDER / "train/large.npz"
+    write_largest_archive(archive, 100_040, 800)
+    code, peak = peak_memory(command(tmp_path / "in", tmp_path / "out", "--collections", LAYOUT))
+    assert code == 0
+    assert peak < 4 << 30
+    collection = Collection(tmp_path / "out" / FOLDER)
+    split = collection.split("train")
+    (graph,) = split.graphs
+    assert graph.num_source_candidates == 100_040
+    assert collection.manifest.splits["train"].shards[0].candidate_bytes <= 100_040 * 800 * 18 * 4 / 9
+    sizes = []
+
+    def pread(file, size, offset, read=os.pread):
+        sizes.append(size)
+        return read(file, size, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    drawn = np.random.default_rng(1).permutation(graph.num_candidates)[:64]
+    assert split.read_codes(0, drawn).shape == (64, 800)
+    split.read_column(0, "runtimes", drawn)
+    assert sum(sizes) < 1 << 20

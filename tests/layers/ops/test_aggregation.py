@@ -1,0 +1,176 @@
+"""Aggregation kernels against brute force in numpy, and against one another, gradients included."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.layers.graphs import random_pairs, random_states
+from tests.layers.layer_checks import assert_close
+from tpugraphs_polynormer.layers.edge_index import Edges, as_tensors, build_edges
+from tpugraphs_polynormer.layers.ops import aggregation as kernels
+
+NODES, SLOTS, DIM = 13, 3, 4
+
+
+@pytest.fixture(params=["all real", "masked"])
+def edges(request) -> Edges:
+    """Directed, with repeated edges and nodes without incoming or outgoing edges (the last ones among them)."""
+    source, target = random_pairs(NODES - 3, 40)
+    mask = np.random.default_rng(5).random(40) < 0.7 if request.param == "masked" else None
+    return build_edges(source, target, NODES, mask=mask)
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch) -> None:
+    monkeypatch.setattr(kernels, "CHUNK_ELEMENTS", 5 * SLOTS * DIM)
+
+
+def dense_adjacency(edges: Edges) -> np.ndarray:
+    mask = np.ones(len(edges.source), bool) if edges.mask is None else edges.mask
+    adjacency = np.zeros([NODES, NODES])
+    np.add.at(adjacency, (edges.target[mask], edges.source[mask]), 1.0)
+    return adjacency
+
+
+def brute_attention(source_scores, target_scores, values, edges: Edges) -> np.ndarray:
+    scores = source_scores[np.newaxis] + target_scores[:, np.newaxis]  # [target, source, slots]
+    weights = np.exp(np.where(scores > 0, scores, 0.2 * scores)) * dense_adjacency(edges)[..., np.newaxis]
+    weights /= np.maximum(weights.sum(1, keepdims=True), 1e-30)
+    return np.einsum("ijs,jsd->isd", weights, values)
+
+
+def inputs() -> list[np.ndarray]:
+    return [random_states(NODES, SLOTS, seed=1), random_states(NODES, SLOTS, seed=2), random_states(NODES, SLOTS, DIM)]
+
+
+def value_and_gradients(function, arrays: list[np.ndarray]) -> list[tf.Tensor]:
+    tensors = [tf.convert_to_tensor(array) for array in arrays]
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        out = function(*tensors)
+        loss = tf.reduce_sum(out * random_states(*out.shape, seed=9))
+    return [out, *(tf.convert_to_tensor(gradient) for gradient in tape.gradient(loss, tensors))]
+
+
+@pytest.mark.parametrize("formulation", ["fused", "segments", "unsorted"])
+def test_attention_is_brute_force(edges: Edges, formulation: str) -> None:
+    found = kernels.attend(*inputs(), edges, formulation=formulation)
+    np.testing.assert_allclose(found, brute_attention(*inputs(), edges), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("slots", "dim"),
+    [(3, 37), (3, 48), (16, DIM), (9, DIM), (11, DIM)],
+    ids=["odd", "pieces", "groups", "odd groups", "a group per slot"],
+)
+def test_slots_and_widths_past_one_product(edges: Edges, slots: int, dim: int) -> None:
+    arrays = [
+        random_states(NODES, slots, seed=1),
+        random_states(NODES, slots, seed=2),
+        random_states(NODES, slots, dim),
+    ]
+    fused, segments = (
+        value_and_gradients(lambda *a, name=name: kernels.attend(*a, edges, formulation=name), arrays)
+        for name in ("fused", "segments")
+    )
+    assert_close(fused, segments, 1e-5)
+    np.testing.assert_allclose(fused[0], brute_attention(*arrays, edges), atol=1e-5)
+
+
+@pytest.mark.parametrize("formulation", ["fused", "segments", "unsorted"])
+def test_attention_gradient_is_finite_difference(edges: Edges, formulation: str) -> None:
+    arrays = inputs()
+    gradients = value_and_gradients(lambda *a: kernels.attend(*a, edges, formulation=formulation), arrays)[1:]
+    projection = random_states(NODES, SLOTS, DIM, seed=9).astype(np.float64)
+    wide = [array.astype(np.float64) for array in arrays]
+    for which, gradient in enumerate(gradients):
+        step = np.random.default_rng(which).normal(size=arrays[which].shape)
+        moved = [[a + sign * 1e-6 * step if i == which else a for i, a in enumerate(wide)] for sign in (1, -1)]
+        up, down = (np.sum(brute_attention(*move, edges) * projection) for move in moved)
+        np.testing.assert_allclose(np.sum(gradient * step), (up - down) / 2e-6, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("formulation", "few"), [("fused", NODES), ("fused", NODES - 1), ("segments", 0), ("unsorted", 0)]
+)
+@pytest.mark.parametrize("how", ["sum", "mean", "gcn"])
+def test_aggregates_are_dense_matrices(edges: Edges, how: str, formulation: str, few: int, monkeypatch) -> None:
+    monkeypatch.setattr(kernels, "_FEW_NODES", few)
+    adjacency = dense_adjacency(edges)
+    degree = adjacency.sum(1)
+    inverse = np.divide(1.0, degree, out=np.zeros(NODES), where=degree > 0)
+    matrix = {
+        "sum": adjacency,
+        "mean": adjacency * inverse[:, np.newaxis],
+        "gcn": adjacency * np.sqrt(np.outer(inverse, inverse)),
+    }[how]
+    values = random_states(NODES, SLOTS, DIM)
+    out, gradient = value_and_gradients(
+        lambda v: kernels.aggregate(v, edges, how=how, formulation=formulation), [values]
+    )
+    np.testing.assert_allclose(out, np.einsum("ij,jsd->isd", matrix, values), atol=1e-5)
+    upstream = random_states(NODES, SLOTS, DIM, seed=9)
+    np.testing.assert_allclose(gradient, np.einsum("ij,isd->jsd", matrix, upstream), atol=1e-5)
+
+
+def test_auto_compiles_and_equals_fused(edges: Edges) -> None:
+    tensors = [tf.constant(array) for array in inputs()]
+    auto = tf.function(lambda *a: value_and_gradients(lambda *b: kernels.attend(*b, edges), a), jit_compile=True)
+    assert "<=" not in auto.experimental_get_compiler_ir(*tensors)(stage="hlo")
+    fused = value_and_gradients(lambda *a: kernels.attend(*a, edges, formulation="fused"), tensors)
+    assert_close(auto(*tensors), fused, 1e-5)
+
+
+@pytest.mark.parametrize("slots", [SLOTS, None])
+@pytest.mark.parametrize("formulation", ["auto", "segments", "unsorted"])
+def test_unknown_shapes_in_a_graph(edges: Edges, formulation: str, slots: int | None) -> None:
+    """What tf.data hands over: nothing is static but ranks and widths."""
+    fields = [field for field in as_tensors(edges) if field is not None]
+
+    def loss_gradient(scores: tf.Tensor, values: tf.Tensor, *fields: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            out = kernels.attend(scores, scores, values, Edges(*fields), formulation=formulation)
+        return [out, tf.convert_to_tensor(tape.gradient(out, values))]
+
+    specs = [tf.TensorSpec([None, slots]), tf.TensorSpec([None, slots, DIM])]
+    specs += [tf.TensorSpec([None], field.dtype) for field in fields]
+    scores, _, values = inputs()
+    found = tf.function(loss_gradient, input_signature=specs)(scores, values, *fields)
+    np.testing.assert_allclose(found[0], brute_attention(scores, scores, values, edges), atol=1e-5)
+    assert_close(found, loss_gradient(scores, tf.constant(values), *fields), 1e-5)
+
+
+@pytest.mark.parametrize("few", [NODES, NODES - 1])
+def test_sums_choose_by_the_number_of_nodes_in_a_graph_of_unknown_shapes(edges: Edges, few: int, monkeypatch) -> None:
+    monkeypatch.setattr(kernels, "_FEW_NODES", few)
+    fields = [field for field in as_tensors(edges) if field is not None]
+
+    def run(values: tf.Tensor, *fields: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            out = kernels.aggregate(values, Edges(*fields), how="sum", formulation="fused")
+        return [out, tf.convert_to_tensor(tape.gradient(out, values))]
+
+    specs = [tf.TensorSpec([None, DIM]), *(tf.TensorSpec([None], field.dtype) for field in fields)]
+    values, adjacency = random_states(NODES, DIM), dense_adjacency(edges)
+    out, gradient = tf.function(run, input_signature=specs)(values, *fields)
+    np.testing.assert_allclose(out, adjacency @ values, atol=1e-5)
+    np.testing.assert_allclose(gradient, adjacency.T @ np.ones_like(values), atol=1e-5)
+
+
+@pytest.mark.parametrize("formulation", ["fused", "segments", "unsorted"])
+def test_large_scores_stay_finite(edges: Edges, formulation: str) -> None:
+    arrays = inputs()
+    arrays[0] = arrays[0] * 1e4
+    for array in value_and_gradients(lambda *a: kernels.attend(*a, edges, formulation=formulation), arrays):
+        assert np.isfinite(array).all()
+
+
+def test_unknown_names_are_refused(edges: Edges) -> None:
+    with pytest.raises(ValueError, match="unknown formulation 'fast', expected one of auto, fused"):
+        kernels.attend(*inputs(), edges, formulation="fast")
+    with pytest.raises(ValueError, match="unknown aggregate 'max'"):
+        kernels.aggregate(inputs()[2], edges, how="max")

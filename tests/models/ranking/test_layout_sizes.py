@@ -1,0 +1,40 @@
+"""Sizes in the order of a layout, by hand."""
+
+import numpy as np
+import tensorflow as tf
+
+from tpugraphs_polynormer.hlo.features import SHAPE_DIMENSIONS
+from tpugraphs_polynormer.models.ranking.layout_sizes import NUM_SIZE_FEATURES, sizes_in_order, tensor_dims
+
+
+def op_features(*shapes: tuple[int, ...]) -> tf.Tensor:
+    features = np.zeros([len(shapes), 140], np.float32)
+    for op, shape in enumerate(shapes):
+        features[op, SHAPE_DIMENSIONS][: len(shape)] = shape
+    return tf.constant(features)
+
+
+def test_dims_of_a_slot_and_its_first_and_last_operand():
+    features = op_features((4, 5), (6,), (7, 8, 9), (1, 2))
+    producers, consumers = tf.constant([2, 0, 1]), tf.constant([3, 3, 3])
+    dims = tensor_dims(features, tf.constant([3, 0]), producers, consumers).numpy()
+    assert dims[0].tolist() == [[1, 2, 0, 0, 0, 0], [4, 5, 0, 0, 0, 0], [7, 8, 9, 0, 0, 0]]
+    assert dims[1].tolist() == [[4, 5, 0, 0, 0, 0], [0] * 6, [0] * 6]  # no operands
+
+
+def test_sizes_follow_the_layout_and_padding_is_told():
+    dims = np.zeros([1, 3, 6], np.float32)
+    dims[0, 0, :3] = (10, 256, 3)
+    dims[0, 2, :2] = (7, 5)
+    settings = np.full([2, 18], -1)
+    settings[1, :3] = (2, 0, 1)  # output: dimension 2 minor, then 0, then 1
+    settings[1, 12:14] = (1, 0)  # kernel
+    found = sizes_in_order(tf.constant(dims), tf.constant(settings), tf.constant([[0, 1]])).numpy()
+    assert found.shape == (1, 2, NUM_SIZE_FEATURES)
+    assert not found[0, 0].any(), "a setting that asks for nothing says nothing"
+    output, input_first, input_last, kernel_first, kernel_last = np.split(found[0, 1], 5)
+    np.testing.assert_allclose(output[:6], np.log1p([3, 10, 256, 0, 0, 0]) / 4, rtol=1e-6)
+    np.testing.assert_allclose(output[6:], np.log([128 / 3, 16 / 10]), rtol=1e-6)
+    assert not input_first.any() and not input_last.any() and not kernel_first.any()
+    np.testing.assert_allclose(kernel_last[:6], np.log1p([5, 7, 0, 0, 0, 0]) / 4, rtol=1e-6)
+    np.testing.assert_allclose(kernel_last[6:], np.log([128 / 5, 8 / 7]), rtol=1e-6)

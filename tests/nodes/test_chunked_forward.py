@@ -1,0 +1,43 @@
+"""Layer-by-layer evaluation equals one call of the model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.node_data import make_config, make_dataset
+from tpugraphs_polynormer.nodes.chunked_forward import ChunkedForward
+from tpugraphs_polynormer.nodes.models import build_classifier
+from tpugraphs_polynormer.nodes.task import NodeInputs
+
+VARIANTS = {
+    "small": [],
+    "pure": ["model.relu=false", "model.shared_query_key=false", "model.beta=0.4"],
+    "large": ["model.parametrization=large", "model.local_kind=gcn", "model.post_batch_norm=true", "model.beta=0.9"],
+    "norms": ["model.pre_layer_norm=true", "model.post_batch_norm=true"],
+    "v2": ["model.equivariance=v2"],
+    "joint": ["model.scheme=local_and_global"],
+    "local": ["model.trunk=polynormer-local"],
+    "gcn": ["model.trunk=gcn"],
+    "graphsage": ["model.trunk=graphsage"],
+    "gat": ["model.trunk=gat"],
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_chunks_give_the_logits_of_the_whole_graph(variant: str) -> None:
+    config = make_config("model.num_local_layers=2", "model.num_global_layers=2", *VARIANTS[variant])
+    inputs = NodeInputs.make(make_dataset(), config)
+    model = build_classifier(config.model, feature_dim=5, num_classes=3, seed=1)
+    rng = np.random.default_rng(0)
+    for variable in model.variables:
+        if "moving" in variable.name:  # away from 0 and 1, where a missing batch norm would not show
+            variable.assign(rng.uniform(0.5, 2.0, variable.shape))
+    features = inputs.dataset.features
+    forward = ChunkedForward(model, inputs.edges, chunk_nodes=17, fiedler=inputs.fiedler)
+    phases = ["local"] if model.global_head is None else ["local", "global"]
+    for phase in phases:
+        model.phase = phase
+        whole = model(features, inputs.edges, fiedler=inputs.fiedler, training=False).numpy()
+        np.testing.assert_allclose(forward(features), whole, rtol=2e-5, atol=2e-5)
+        assert np.ptp(whole, axis=0).min() > 1e-3

@@ -1,0 +1,65 @@
+"""The exported model: loaded without this package it gives the run's own scores."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.small_datasets import LAYOUT, TILE
+from tests.trained import Trained, make_trained
+from tpugraphs_polynormer.datasets.reader import Collection
+from tpugraphs_polynormer.ranking.export import export_ranker, write_request
+from tpugraphs_polynormer.ranking.predict import load_ranker
+from tpugraphs_polynormer.training.checkpoints import RunError
+
+# Runs where only TensorFlow may be imported: reads requests, writes what the signature answers.
+CLIENT = """
+import sys
+import numpy as np
+import tensorflow as tf
+folder, requests, answers = sys.argv[1:]
+examples = [record.numpy() for record in tf.data.TFRecordDataset(requests)]
+serve = tf.saved_model.load(folder).signatures["serving_default"]
+found = serve(examples=tf.constant(examples))
+np.savez(answers, **{name: value.numpy() for name, value in found.items()})
+assert not any(name.startswith(("tpugraphs", "tensorflow_gnn")) for name in sys.modules), "package was imported"
+"""
+
+
+@pytest.fixture(scope="module")
+def trained() -> Trained:
+    """Runs that no test may change."""
+    return make_trained()
+
+
+@pytest.mark.parametrize("name", [LAYOUT, TILE])
+def test_scores_without_the_package_are_the_runs(trained: Trained, tmp_path, name: str) -> None:
+    import tensorflow as tf
+
+    run = trained.layout if name == LAYOUT else trained.tile
+    export_ranker(run, trained.data, tmp_path / "model" / "1")
+    collection = Collection(trained.data / name.replace(":", "/"))
+    chosen = [(0, np.array([0, 5, 3, 3])), (2, np.array([1, 2])), (1, np.arange(5))]
+    with tf.io.TFRecordWriter(str(tmp_path / "requests")) as writer:
+        for number, candidates in chosen:
+            writer.write(write_request(collection, "test", number, candidates))
+    arguments = [tmp_path / "model" / "1", tmp_path / "requests", tmp_path / "answers.npz"]
+    command = [sys.executable, "-c", CLIENT, *map(str, arguments)]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    answers = np.load(tmp_path / "answers.npz", allow_pickle=False)
+    assert answers["num_candidates"].tolist() == [4, 2, 5]
+    assert answers["scores"].shape == (3, 5)
+    scorer, split = load_ranker(run, trained.data).make_scorer(), collection.split("test")
+    for row, (number, candidates) in zip(answers["scores"], chosen, strict=True):
+        assert row[: len(candidates)] == pytest.approx(scorer.score_graph(split, number, candidates), abs=1e-5)
+        assert (row[len(candidates) :] == np.finfo(np.float32).max).all()
+
+
+def test_the_recipe_travels_along_and_nothing_is_overwritten(trained: Trained, tmp_path) -> None:
+    folder = export_ranker(trained.layout, trained.data, tmp_path / "1")
+    assert (folder / "assets.extra" / "config.yaml").read_text() == (trained.layout / "config.yaml").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["1"]
+    with pytest.raises(RunError, match="exists already"):
+        export_ranker(trained.layout, trained.data, folder)

@@ -1,0 +1,140 @@
+"""A user's own program, ranked by a trained run: order, novelty, readable output, errors."""
+
+import dataclasses
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.ranking_data import TILE, ranking_datasets, scratch_folder, small_config
+from tests.small_datasets import LAYOUT, preprocess_here
+from tpugraphs_polynormer.datasets.statistics import measure, summarize
+from tpugraphs_polynormer.hlo import from_tf
+from tpugraphs_polynormer.hlo.errors import HloError
+from tpugraphs_polynormer.hlo.features import featurize_module
+from tpugraphs_polynormer.hlo.module import Computation, Instruction, Module, Shape
+from tpugraphs_polynormer.hlo.writer import write_module
+from tpugraphs_polynormer.ranking.own_program import measure_novelty, rank_program
+from tpugraphs_polynormer.ranking.train import train
+from tpugraphs_polynormer.simulator.write import simulate
+from tpugraphs_polynormer.training.checkpoints import RunError
+
+
+def matrix_product() -> Module:
+    """Two parameters, a dot and a reshape of it."""
+    instructions = (
+        Instruction(id=1, opcode="parameter", name="a", shape=Shape(11, (64, 32), (), (1, 0))),
+        Instruction(id=2, opcode="parameter", name="b", shape=Shape(11, (32, 256), (), (1, 0)), parameter_number=1),
+        Instruction(id=3, opcode="dot", name="dot.3", shape=Shape(11, (64, 256), (), (1, 0)), operand_ids=(1, 2)),
+        Instruction(id=4, opcode="reshape", name="out", shape=Shape(11, (8, 8, 256), (), (2, 1, 0)), operand_ids=(3,)),
+    )
+    return Module("product", (Computation(1, "main", 4, instructions),), 1)
+
+
+@pytest.fixture(scope="module")
+def run_dir():
+    path = scratch_folder() / "run"
+    train(small_config(), ranking_datasets(), path, strategy=tf.distribute.OneDeviceStrategy("CPU:0"))
+    return path
+
+
+def test_candidates_are_ordered_by_score_and_the_default_is_placed(run_dir):
+    ranking = rank_program(run_dir, matrix_product(), num_candidates=40, seed=1)
+    assert ranking.candidates.shape == (40, 2, 18)
+    assert np.array_equal(np.sort(ranking.order), np.arange(40))
+    assert (np.diff(ranking.scores[ranking.order]) >= 0).all()
+    assert ranking.order[ranking.default_rank - 1] == 0
+    again = rank_program(run_dir, matrix_product(), num_candidates=40, seed=1)
+    assert np.array_equal(ranking.scores, again.scores)
+    first = ranking.describe(2).splitlines()
+    assert f"place {ranking.default_rank} of 40" in first[0]
+    assert first[1].startswith(f"1. candidate {ranking.order[0]}:")
+
+
+def test_equal_candidates_get_equal_scores(run_dir):
+    ranking = rank_program(run_dir, matrix_product(), num_candidates=60, seed=0)
+    for i in range(60):
+        same = (ranking.candidates == ranking.candidates[i]).all(axis=(1, 2))
+        assert np.ptp(ranking.scores[same]) < 1e-5
+
+
+def test_novelty_counts_unseen_opcodes_and_values_outside_the_range():
+    arrays = featurize_module(matrix_product())
+    statistics = summarize(measure(arrays.node_feat, arrays.node_opcode))
+    known = measure_novelty(arrays.node_feat, arrays.node_opcode, statistics)
+    assert (known.unseen_opcodes, known.unseen_share, known.outside_share) == ((), 0.0, 0.0)
+    features, opcodes = arrays.node_feat.copy(), arrays.node_opcode.copy()
+    features[0, 21] = 1e6
+    opcodes[1] = 26
+    found = measure_novelty(features, opcodes, statistics)
+    assert found.unseen_opcodes == ("convolution",)
+    assert (found.unseen_share, found.outside_share) == (0.25, 0.25)
+    assert "25.0 %" in str(found)
+
+
+def test_programs_without_choices_and_tile_runs_are_refused(run_dir, tmp_path):
+    product = matrix_product()
+    parameters = dataclasses.replace(product.computations[0], root_id=2)
+    parameters = dataclasses.replace(parameters, instructions=parameters.instructions[:2])
+    with pytest.raises(HloError, match="nothing to choose"):
+        rank_program(run_dir, dataclasses.replace(product, computations=(parameters,)))
+    tile = tmp_path / "tile"
+    train(small_config(TILE), ranking_datasets(), tile, strategy=tf.distribute.OneDeviceStrategy("CPU:0"))
+    with pytest.raises(RunError, match="needs a layout run"):
+        rank_program(tile, product)
+
+
+def test_the_command_prints_the_best_and_writes_all(run_dir, tmp_path):
+    program = tmp_path / "program.hlo.pb"
+    program.write_bytes(write_module(matrix_product()))
+    command = [sys.executable, "-m", "tpugraphs_polynormer.cli.main", "rank", str(program), "--run-dir", str(run_dir)]
+    options = ["--candidates", "30", "--top", "3", "--output", str(tmp_path / "ranking.npz")]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
+    assert "of 30" in done.stdout
+    assert "3. candidate" in done.stdout
+    assert "% of the program's nodes" in done.stderr
+    with np.load(tmp_path / "ranking.npz", allow_pickle=False) as arrays:
+        assert np.array_equal(np.argsort(arrays["scores"], kind="stable"), arrays["ranking"])
+    program.write_bytes(b"\xff" * 50)
+    failed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert failed.returncode == 2
+    assert "program.hlo.pb" in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
+def test_a_tf_function_goes_to_a_ranking(run_dir):
+    weights = tf.random.normal([32, 128])
+
+    def layer(inputs: tf.Tensor) -> tf.Tensor:
+        return tf.nn.relu(inputs @ weights)
+
+    ranking = rank_program(run_dir, from_tf(layer, tf.zeros([8, 32])), num_candidates=20)
+    assert len(ranking.order) == 20
+
+
+@pytest.fixture(scope="module")
+def simulated_run():
+    """A short run on the simulated TPU's smallest collection."""
+    folder = scratch_folder()
+    simulate(folder / "sim", "tiny", 0)
+    preprocess_here(folder / "sim", folder / "data", LAYOUT)
+    config = small_config(LAYOUT, "training.steps_per_epoch=10")
+    train(config, folder / "data", folder / "run", strategy=tf.distribute.OneDeviceStrategy("CPU:0"))
+    return folder / "run"
+
+
+@pytest.mark.slow
+def test_programs_go_to_a_ranking_by_a_model_of_simulated_data(simulated_run):
+    pytest.importorskip("jax")
+    from tests.jax_programs import small_cnn, small_transformer
+    from tpugraphs_polynormer.hlo import from_jax
+
+    modules = [from_jax(function, *args) for function, args in (small_cnn(), small_transformer())]
+    modules.append(from_tf(lambda inputs: tf.nn.relu(inputs @ tf.ones([32, 128])), tf.zeros([8, 32])))
+    for module in modules:
+        opcodes = {each.opcode for computation in module.computations for each in computation.instructions}
+        assert opcodes & {"convolution", "dot"}
+        ranking = rank_program(simulated_run, module, num_candidates=50)
+        assert np.array_equal(np.sort(ranking.order), np.arange(50))

@@ -1,0 +1,193 @@
+"""The cost models against numbers worked out by hand, and against real runtimes."""
+
+import numpy as np
+import pytest
+from scipy.stats import kendalltau
+
+from tpugraphs_polynormer.archives.npz import read_archive
+from tpugraphs_polynormer.hlo.features import featurize_module
+from tpugraphs_polynormer.hlo.sampling import draw_indices, enumerate_choices, gather_layouts
+from tpugraphs_polynormer.simulator.builder import F32, ModuleBuilder
+from tpugraphs_polynormer.simulator.costs import LayoutCosts, encode_choices, layout_seconds, measure
+from tpugraphs_polynormer.simulator.hardware import TPU_V3, padded_elements
+from tpugraphs_polynormer.simulator.layouts import FIXED, ProgramLayouts
+from tpugraphs_polynormer.simulator.programs import FAMILIES, draw_program
+from tpugraphs_polynormer.simulator.scales import SCALES
+from tpugraphs_polynormer.simulator.tile_costs import TileCosts, physical_units, tile_features
+
+PEAK, BANDWIDTH = TPU_V3.peak_flops, TPU_V3.hbm_bandwidth
+LAST_MINOR, FIRST_MINOR = (1, 0), (0, 1)
+
+
+def setting(output=(), operand=(), kernel=()):
+    """The 18 features of one choice."""
+    return [value for part in (output, operand, kernel) for value in (*part, *(-1,) * (6 - len(part)))]
+
+
+def dot_program(follow=()):
+    """x [32, 64] times w [64, 256], then elementwise opcodes one after another, returned in a tuple."""
+    module = ModuleBuilder("dot")
+    main = module.computation("main")
+    value = main.dot(main.parameter((32, 64), F32), main.parameter((64, 256), F32), (32, 256))
+    for opcode in follow:
+        value = main.unary(opcode, value)
+    main.finish(main.tuple([value]))
+    return featurize_module(module.build())
+
+
+def price(arrays, rows):
+    """Seconds of a program with one configurable node, node 2, for each of its settings."""
+    candidates = np.array(rows, dtype=np.int8)[:, None]
+    return layout_seconds(arrays.node_feat, arrays.node_opcode, arrays.edge_index, np.array([2]), candidates)
+
+
+def test_padding_is_to_8_sublanes_and_128_lanes():
+    assert padded_elements((3, 5), (1, 0)) == 8 * 128
+    assert padded_elements((3, 129), (1, 0)) == 8 * 256
+    assert padded_elements((3, 129), (0, 1)) == 128 * 136
+    assert padded_elements((2, 9, 5, 100), (3, 0, 2, 1)) == 8 * 9 * 5 * 128
+    assert padded_elements((130,), (0,)) == 256
+    assert padded_elements((), ()) == 1
+
+
+def test_dot_costs_what_paper_and_pencil_say():
+    matrix = 2 * 32 * 256 * 128 / PEAK  # 64 products per element, padded to 128
+    traffic = 4 * (32 * 128 + 64 * 256 + 32 * 256) / BANDWIDTH  # x is padded from 64 to 128 lanes
+    assert price(dot_program(), [setting(LAST_MINOR)])[0] == pytest.approx(max(matrix, traffic), rel=1e-12)
+
+
+def test_one_disagreeing_edge_costs_exactly_one_copy():
+    """With the first dim minor, 32 fills 128 lanes; the tuple wants the last dim minor: one copy before it."""
+    agreeing, disagreeing = price(dot_program(), [setting(LAST_MINOR), setting(FIRST_MINOR)])
+    wide, narrow = 4 * 128 * 256, 4 * 32 * 256
+    operands = 4 * (32 * 128 + 64 * 256)
+    copy = (wide + narrow) / BANDWIDTH
+    operator = max(2 * 128 * 256 * 128 / PEAK, (operands + wide) / BANDWIDTH)
+    assert disagreeing == pytest.approx(operator + copy, rel=1e-12)
+    assert agreeing == pytest.approx((operands + narrow) / BANDWIDTH, rel=1e-12)
+
+
+def test_layout_passes_through_elementwise_nodes_to_the_boundary():
+    """However long the chain, the copy comes once, at its end; fused nodes cost nothing."""
+    one, three = (price(dot_program(chain), [setting(FIRST_MINOR)])[0] for chain in (["tanh"], ["tanh"] * 3))
+    assert one == pytest.approx(three, rel=1e-12)
+    direct = price(dot_program(), [setting(FIRST_MINOR)])[0]
+    wide = 4 * 128 * 256 / BANDWIDTH  # the dot's result is read, the chain's result written
+    assert one == pytest.approx(direct + 2 * wide, rel=1e-12)
+
+
+def test_operand_layouts_are_hidden_behind_the_transfer():
+    """An operand turned on its way into the systolic array costs nothing here, as in the real alexnet archive."""
+    rows = [setting(LAST_MINOR, a, b) for a in (LAST_MINOR, FIRST_MINOR) for b in (LAST_MINOR, FIRST_MINOR)]
+    assert len(set(price(dot_program(), rows).tolist())) == 1
+
+
+def test_sources_follow_transposes_and_reduces():
+    module = ModuleBuilder("source")
+    main = module.computation("main")
+    value = main.dot(main.parameter((4, 16, 8), F32), main.parameter((4, 8, 24), F32), (4, 16, 24))
+    turned = main.transpose(value, (2, 0, 1))  # [24, 4, 16]
+    main.finish(main.tuple([main.reduce(turned, (1,))]))  # [24, 16]
+    arrays = featurize_module(module.build())
+    dot = arrays.positions[value.id]
+    choices = [np.array([setting((1, 2)), setting((2, 1))], dtype=np.int8)]
+    program = ProgramLayouts(arrays.node_feat, arrays.node_opcode, arrays.edge_index, np.array([dot]), choices)
+    node = arrays.positions[turned.id]
+    assert program.nodes[dot].layouts == ((1, 2, 0), (2, 1, 0))
+    assert program.nodes[node].layouts == ((2, 0, 1), (0, 2, 1))
+    reduce = len(program.dims) - 2
+    assert program.dims[reduce] == (24, 16)
+    assert program.nodes[reduce].source == 0
+    assert program.nodes[reduce].layouts == ((1, 0), (0, 1))
+    assert program.nodes[0].source == FIXED
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_candidates_are_priced_one_by_one_as_together(family):
+    """Choice numbers, archive features, any order and any block size give the same seconds."""
+    module = draw_program(family, SCALES["tiny"].size, np.random.default_rng(3))
+    arrays, choices = featurize_module(module), enumerate_choices(module)
+    indices = draw_indices(choices, 40, seed=1, mode="random", tied=False)
+    settings = [choices.table[a : a + k] for a, k in zip(choices.starts, choices.counts, strict=True)]
+    graph = (arrays.node_feat, arrays.node_opcode, arrays.edge_index, choices.node_ids)
+    seconds = LayoutCosts(*graph, settings).seconds(indices)
+    order = np.random.default_rng(0).permutation(40)
+    np.testing.assert_allclose(
+        layout_seconds(*graph, gather_layouts(choices, indices[order])), seconds[order], rtol=1e-9
+    )
+    alone = [LayoutCosts(*graph, settings).seconds(row[None])[0] for row in indices[:5]]
+    np.testing.assert_allclose(alone, seconds[:5], rtol=1e-12)
+    assert (seconds > 0).all()
+
+
+def test_encoding_keeps_every_setting():
+    candidates = np.random.default_rng(0).integers(-1, 6, size=(50, 3, 18)).astype(np.int8)
+    candidates[25:] = candidates[:25]
+    choices, ids = encode_choices(candidates)
+    rebuilt = np.stack([rows[ids[:, node]] for node, rows in enumerate(choices)], axis=1)
+    np.testing.assert_array_equal(rebuilt, candidates)
+    assert [len(rows) for rows in choices] == [25, 25, 25]
+
+
+def test_noise_is_as_large_as_measured_and_seeded():
+    seconds = np.full(20_000, 0.08)
+    first, again = (measure(seconds, np.random.default_rng(5)) for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    assert first.dtype == np.int64
+    assert np.std(first / 0.08e9) == pytest.approx(2.7e-4, rel=0.05)
+    assert measure(np.array([1e-15]), np.random.default_rng(0))[0] == 1
+
+
+def test_tile_units_follow_the_layout():
+    assert physical_units((32, 26, 26, 192), (3, 0, 2, 1)) == (26, 26, 4, 2)  # as in the real fusion.232
+    assert physical_units((4096, 1000), (0, 1)) == (125, 32)  # as in the real fusion.261
+    assert physical_units((4096,), (0,)) == (4,)
+
+
+def negation(dims):
+    module = ModuleBuilder("negate")
+    main = module.computation("main")
+    main.finish(main.unary("negate", main.parameter(dims, F32)))
+    arrays = featurize_module(module.build())
+    return TileCosts(arrays.node_feat, arrays.node_opcode, arrays.edge_index)
+
+
+def test_tile_costs_what_paper_and_pencil_say():
+    """[64, 256] is 8 x 2 native tiles; bounds (4, 2) take two steps of whole rows."""
+    costs = negation((64, 256))
+    features = tile_features(np.zeros((1, 0), int), np.array([[4, 2]]))
+    assert features[0, 8:16].tolist() == [4, 2, 0, 0, 0, 0, 6, 8]
+    assert not features[0, :8].any() and not features[0, 16:].any()
+    run = 8 * 1024 * 4  # bytes of a tile, which is contiguous
+    transfer = 2 * 64 * 256 * 4 / BANDWIDTH * (run + 512) / run
+    work = 16 * 2 / (2 * TPU_V3.clock)
+    expected = 2 * TPU_V3.step_seconds + max(transfer, work) + transfer / 2
+    assert costs.seconds(features)[0] == pytest.approx(expected, rel=1e-9)
+
+
+def test_tiles_beyond_the_memory_pay_for_the_spill():
+    """16384 x 1024 floats are 64 MiB in and out: halves do not fit twice into 16 MiB, a 32nd does."""
+    costs = negation((16384, 1024))
+    whole, fitting = costs.seconds(tile_features(np.zeros((2, 0), int), np.array([[2048, 8], [64, 8]])))
+    held = costs.tile_bytes(tile_features(np.zeros((1, 0), int), np.array([[2048, 8]])))[0]
+    assert held == 2 * 2 * 16384 * 1024 * 4
+    assert whole - fitting > 2 * (held - TPU_V3.vmem_bytes) / BANDWIDTH - 32 * TPU_V3.step_seconds
+
+
+def test_real_alexnet_is_ranked_well(real_data):
+    archive = read_archive(real_data / "tpugraphs" / "layout" / "alexnet_train_batch_32.npz")
+    seconds = layout_seconds(
+        archive.node_feat, archive.node_opcode, archive.edge_index, archive.node_config_ids, archive.node_config_feat
+    )
+    assert kendalltau(seconds, archive.config_runtime).statistic > 0.7
+
+
+def test_real_kernels_are_ranked_well(real_data):
+    taus = []
+    for path in sorted((real_data / "tpugraphs" / "tile").glob("fusion*.npz")):
+        archive = read_archive(path)
+        seconds = TileCosts(archive.node_feat, archive.node_opcode, archive.edge_index).seconds(archive.config_feat)
+        ratio = archive.config_runtime / archive.config_runtime_normalizers
+        taus.append(kendalltau(seconds, ratio).statistic)
+        assert ratio[np.argsort(seconds)[:5]].min() == ratio.min(), path.name
+    assert np.mean(taus) > 0.75

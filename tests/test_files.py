@@ -1,0 +1,25 @@
+"""A file is replaced whole, or not touched."""
+
+from pathlib import Path
+
+import pytest
+
+from tpugraphs_polynormer.files import replacing, write_text
+
+
+def test_text_is_replaced(tmp_path: Path):
+    path = tmp_path / "a.txt"
+    write_text(path, "old\n")
+    write_text(path, "neu: ü\n")
+    assert path.read_bytes() == "neu: ü\n".encode()
+    assert [each.name for each in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path: Path):
+    path = tmp_path / "a.txt"
+    write_text(path, "old\n")
+    with pytest.raises(RuntimeError), replacing(path) as temporary:
+        temporary.write_text("half of the n")
+        raise RuntimeError
+    assert path.read_text() == "old\n"
+    assert [each.name for each in tmp_path.iterdir()] == ["a.txt"]

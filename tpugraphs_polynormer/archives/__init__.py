@@ -1,0 +1,1 @@
+"""TpuGraphs npz archives: reading, writing, making them of HLO, looking at one."""

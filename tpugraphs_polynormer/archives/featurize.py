@@ -1,0 +1,174 @@
+"""HLO and tuning files to npz archives: one file or a whole folder, the kind decided by content."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from tpugraphs_polynormer.archives.npz import TileArchive, order_members, read_archive, write_archive
+from tpugraphs_polynormer.archives.tuning import layout_archive, layout_tuning_arrays, tile_tuning_arrays
+from tpugraphs_polynormer.hlo.errors import HloError
+from tpugraphs_polynormer.hlo.features import featurize_module
+from tpugraphs_polynormer.hlo.module import Module
+from tpugraphs_polynormer.hlo.protobuf import detect_kind, read_layout_tuning, read_module, read_tile_tuning
+from tpugraphs_polynormer.hlo.sampling import draw_candidates, enumerate_choices
+
+_MAX_BYTES = (1 << 31) - 1  # what a protobuf message can be at most
+_logger = logging.getLogger(__name__)
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class FeaturizeResult:
+    """The archives written, and per input file that gave none the reason."""
+
+    written: tuple[Path, ...]
+    failed: dict[Path, str]
+
+
+def featurize_file(path: Path | str, *, num_candidates: int = 1, seed: int = 0, mode: str = "default") -> Arrays:
+    """The arrays of the one archive that a .pb file gives; see `featurize_bytes`."""
+    path = Path(path)
+    archives = _read_archives(path, num_candidates, seed, mode)
+    if len(archives) > 1:
+        raise HloError(
+            f"{path}: a tile file with {len(archives)} kernels gives as many archives; name an output folder"
+        )
+    return archives[0]
+
+
+def featurize_bytes(data: bytes, *, num_candidates: int = 1, seed: int = 0, mode: str = "default") -> list[Arrays]:
+    """The archives of a layout tuning file (one), a tile tuning file (one per kernel), or a plain module (one).
+
+    A plain module was never measured: it becomes a layout archive with `num_candidates` drawn candidates, the first
+    the presumed default of the compiler, and runtimes 0, which is how the dataset's test split hides them.
+
+    Raises:
+      HloError: the bytes are none of these.
+    """
+    kind = detect_kind(data)
+    if kind == "layout":
+        return [layout_tuning_arrays(read_layout_tuning(data))]
+    if kind == "module":
+        return [module_arrays(read_module(data), num_candidates=num_candidates, seed=seed, mode=mode)]
+    archives = [tile_tuning_arrays(kernel) for kernel in read_tile_tuning(data)]
+    kept = [archive for archive in archives if archive is not None]
+    if not kept:
+        raise HloError(
+            f"a tile tuning file of {len(archives)} kernels, none of which has two runs or more, all with tile sizes, "
+            "and a measured default: the official tool makes no archive of it"
+        )
+    return kept
+
+
+def read_program(path: Path | str) -> Module:
+    """The HLO module in a file; errors name the file."""
+    path = Path(path)
+    with _errors_name(path):
+        return read_module(_read_bytes(path))
+
+
+def module_arrays(module: Module, *, num_candidates: int = 1, seed: int = 0, mode: str = "default") -> Arrays:
+    """A layout archive of a program that was never measured: drawn candidates, the default first, runtimes 0."""
+    choices = enumerate_choices(module)
+    return layout_archive(
+        featurize_module(module),
+        node_config_ids=choices.node_ids,
+        node_config_feat=draw_candidates(choices, num_candidates, seed=seed, mode=mode),
+        config_runtime=np.zeros(num_candidates, dtype=np.int64),
+    )
+
+
+def featurize_path(
+    source: Path | str, output: Path | str, *, num_candidates: int = 1, seed: int = 0, mode: str = "default"
+) -> FeaturizeResult:
+    """Writes the archives of one .pb file to `output`, or those of all *.pb below a folder to the same places in it.
+
+    A single .npz archive is taken too: checked, and written anew with the official dtypes and shapes.
+    A file with several kernels becomes a folder of numbered archives. In a folder, a file that cannot be used is
+    logged and named in the result, and the rest goes on.
+
+    Raises:
+      HloError: the one file cannot be used, or the folder has no usable file.
+    """
+    source, output = Path(source), Path(output)
+    if not source.is_dir():
+        return FeaturizeResult(tuple(_write(_read_archives(source, num_candidates, seed, mode), output)), {})
+    written: list[Path] = []
+    failed: dict[Path, str] = {}
+    for path in tqdm(sorted(source.rglob("*.pb")), desc="featurize", disable=None):
+        target = output / path.relative_to(source).with_name(f"{_stem(path)}.npz")
+        try:
+            written.extend(_write(_read_archives(path, num_candidates, seed, mode), target))
+        except HloError as error:
+            _logger.warning("%s", error)
+            failed[path] = str(error)
+    if not written:
+        raise HloError(
+            f"{source}: none of its {len(failed)} .pb files is a usable HLO or tuning file; expected one or more"
+        )
+    return FeaturizeResult(tuple(written), failed)
+
+
+def _read_archives(path: Path, num_candidates: int, seed: int, mode: str) -> list[Arrays]:
+    """Like `featurize_bytes`, of a file; errors name it."""
+    if path.suffix == ".npz":
+        return [_archive_arrays(path)]
+    with _errors_name(path):
+        return featurize_bytes(_read_bytes(path), num_candidates=num_candidates, seed=seed, mode=mode)
+
+
+@contextmanager
+def _errors_name(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise HloError(f"{path}: cannot be read ({error.strerror}); expected an HLO or tuning file") from error
+    except HloError as error:
+        raise HloError(f"{path}: {error}") from error
+
+
+def _read_bytes(path: Path) -> bytes:
+    size = path.stat().st_size
+    if size > _MAX_BYTES:
+        raise HloError(f"{size} bytes, expected at most {_MAX_BYTES}, the limit of a protobuf")
+    return path.read_bytes()
+
+
+def _archive_arrays(path: Path) -> Arrays:
+    """An archive of any of the dtypes in the wild, as the official tool would have written it."""
+    archive = read_archive(path)
+    shared = {"node_feat": archive.node_feat, "node_opcode": archive.node_opcode, "edge_index": archive.edge_index}
+    if isinstance(archive, TileArchive):
+        keys = ("config_feat", "config_runtime", "config_runtime_normalizers")
+        return order_members(shared | {key: getattr(archive, key) for key in keys})
+    return order_members(
+        shared
+        | {
+            "node_config_feat": archive.node_config_feat,
+            "node_config_ids": archive.node_config_ids,
+            "config_runtime": archive.config_runtime,
+            "node_splits": archive.node_splits[np.newaxis],
+        }
+    )
+
+
+def _write(archives: list[Arrays], target: Path) -> list[Path]:
+    if len(archives) == 1:
+        paths = [target]
+    else:
+        paths = [target.with_suffix("") / f"{number:04d}.npz" for number in range(len(archives))]
+    for path, arrays in zip(paths, archives, strict=True):
+        write_archive(path, arrays)
+    return paths
+
+
+def _stem(path: Path) -> str:
+    """The file's name without .pb, and without the .hlo that XLA's dumps have before it."""
+    return path.name.removesuffix(".pb").removesuffix(".hlo")

@@ -1,0 +1,431 @@
+"""TpuGraphs npz archives: a reader that checks them, and writers that give them the traits of the official files."""
+
+from __future__ import annotations
+
+import math
+import struct
+import tempfile
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Literal
+
+import numpy as np
+
+from tpugraphs_polynormer.catalog import (
+    LAYOUT_MAX,
+    LAYOUT_MIN,
+    NUM_LAYOUT_FEATURES,
+    NUM_NODE_FEATURES,
+    NUM_OPCODES,
+    NUM_TILE_FEATURES,
+)
+from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.files import replacing
+
+_BLOCK_BYTES = 4 << 20  # of dense float32 candidates held at once while streaming: they stay in the cache
+_COMPRESSION_LEVEL = 3  # 490 MB/s of candidates to 3.8 % of their size; level 6 gives 2.6 %, at 110 MB/s
+_ZIP_FAULTS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    tokenize.TokenError,
+    EOFError,
+    OSError,
+    RuntimeError,
+    ValueError,
+    LookupError,
+    OverflowError,
+)  # what zipfile and the npy header parser raise on damaged bytes
+
+
+# The members of official archives in their order: key -> (dtype, memory order).
+_LAYOUT_MEMBERS = {
+    "node_feat": (np.float32, "C"),
+    "node_opcode": (np.uint8, "C"),
+    "edge_index": (np.int64, "F"),
+    "node_config_feat": (np.float32, "C"),
+    "node_config_ids": (np.int64, "C"),
+    "config_runtime": (np.int64, "C"),
+    "node_splits": (np.int64, "C"),
+}
+_TILE_MEMBERS = {
+    "node_feat": (np.float32, "C"),
+    "node_opcode": (np.uint8, "C"),
+    "edge_index": (np.int64, "C"),
+    "config_feat": (np.float32, "C"),
+    "config_runtime": (np.int64, "C"),
+    "config_runtime_normalizers": (np.int64, "C"),
+}
+
+
+class ArchiveError(UserError):
+    """A malformed archive: names the file, the key, what was found and what was expected."""
+
+    def __init__(self, path: Path | str, key: str, found: str, expected: str) -> None:
+        super().__init__(f"{path}: {key}: found {found}, expected {expected}; download or make this file again")
+        self.path, self.key, self.found, self.expected = str(path), key, found, expected
+
+    def __reduce__(self) -> tuple:
+        """Pickled by its four parts (Beam sends exceptions between processes)."""
+        return type(self), (self.path, self.key, self.found, self.expected)
+
+
+@dataclass(frozen=True)
+class ProgramGraph:
+    """What tile and layout archives share: `edge_index` rows are (consumer, producer)."""
+
+    path: Path
+    node_feat: np.ndarray  # [n, 140] float32
+    node_opcode: np.ndarray  # [n] uint8
+    edge_index: np.ndarray  # [m, 2] int64
+    config_runtime: np.ndarray  # [c] int64 nanoseconds, all 0 where hidden
+
+    @property
+    def name(self) -> str:
+        """The graph's name: its file's stem."""
+        return self.path.name.removesuffix(".npz")
+
+    @property
+    def num_candidates(self) -> int:
+        """How many candidates were measured."""
+        return len(self.config_runtime)
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether the runtimes are withheld, as in the official test split."""
+        return not self.config_runtime.any()
+
+
+@dataclass(frozen=True)
+class TileArchive(ProgramGraph):
+    """A kernel and its tile sizes; rank by runtime over normalizer."""
+
+    config_feat: np.ndarray  # [c, 24] float32
+    config_runtime_normalizers: np.ndarray  # [c] int64
+    kind: str = field(default="tile", init=False)
+
+
+@dataclass(frozen=True)
+class LayoutArchive(ProgramGraph):
+    """A program and the layouts of its configurable nodes."""
+
+    node_config_ids: np.ndarray  # [nc] int64
+    node_splits: np.ndarray  # [s] int64, empty where the file has none
+    node_config_feat: np.ndarray | None  # [c, nc, 18] int8 in -1..5; None when read without candidates
+    kind: str = field(default="layout", init=False)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """An array to be written block by block along its first axis, never held whole."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype | type
+    blocks: Iterable[np.ndarray]
+
+
+def read_archive(path: Path | str, *, with_candidates: bool = True) -> TileArchive | LayoutArchive:
+    """Reads and checks one archive; a layout's candidates come as int8, or not at all (see `iterate_layouts`)."""
+    path = Path(path)
+    with _open_archive(path) as archive:
+        members = _Members(path, archive)
+        graph = _read_graph(members)
+        if members.is_layout:
+            return _read_layout(members, graph, with_candidates)
+        return _read_tile(members, graph)
+
+
+def iterate_layouts(path: Path | str) -> Iterator[np.ndarray]:
+    """Yields a layout archive's candidates in order as int8 blocks [b, nc, 18], about 4 MB of float32 at a time.
+
+    In Fortran order the first candidate is complete only at the end of the file. Such an array (no official file has
+    one) goes through a temporary file of one byte per value, so memory stays bounded there too.
+    """
+    path = Path(path)
+    with _open_archive(path) as archive:
+        yield from _iterate_layouts(_Members(path, archive))
+
+
+def read_shapes(path: Path | str) -> dict[str, tuple[int, ...]]:
+    """The shape of each array of an archive, from the headers alone."""
+    path = Path(path)
+    with _open_archive(path) as archive:
+        members = _Members(path, archive)
+        return {key: members.header(key).shape for key in members.names}
+
+
+def write_archive(path: Path | str, arrays: Mapping[str, np.ndarray | Blocks]) -> None:
+    """Writes a layout or tile archive like the official ones: their key order, dtypes and memory orders, deflated."""
+    write_npz(path, order_members(arrays))
+
+
+def order_members(arrays: Mapping[str, np.ndarray | Blocks]) -> dict[str, np.ndarray | Blocks]:
+    """The arrays of an archive in the official key order, each with the official dtype and memory order."""
+    members = _LAYOUT_MEMBERS if "node_config_feat" in arrays else _TILE_MEMBERS
+    if set(arrays) != set(members):
+        raise ValueError(f"found the keys {', '.join(arrays)}, expected {', '.join(members)}")
+    ordered = {}
+    for key, (dtype, order) in members.items():
+        value = arrays[key]
+        ordered[key] = value if isinstance(value, Blocks) else np.asarray(value, dtype, order=order)
+    return ordered
+
+
+def write_npz(path: Path | str, arrays: Mapping[str, np.ndarray | Blocks]) -> None:
+    """Writes a compressed npz atomically; the same arrays give the same bytes, `Blocks` are streamed.
+
+    An array keeps its memory order, as with `numpy.savez`.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        replacing(path) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=_COMPRESSION_LEVEL) as archive,
+    ):
+        for key, value in arrays.items():
+            # Opened by its name, a member gets the fixed date 1980-01-01: the same arrays give the same bytes.
+            with archive.open(f"{key}.npy", "w", force_zip64=True) as member:
+                _write_array(member, key, value)
+
+
+def _write_array(member: IO[bytes], key: str, value: np.ndarray | Blocks) -> None:
+    is_fortran = isinstance(value, np.ndarray) and np.isfortran(value)
+    dtype = np.dtype(value.dtype)
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": is_fortran, "shape": tuple(value.shape)}
+    np.lib.format.write_array_header_1_0(member, header)
+    if isinstance(value, np.ndarray):
+        value = Blocks(value.shape, dtype, [np.ravel(value, order="F" if is_fortran else "C")])
+    written = 0
+    for block in value.blocks:
+        block = np.ascontiguousarray(block, dtype)
+        written += block.size
+        member.write(block.data.cast("B") if block.size else b"")
+    if written != math.prod(value.shape):
+        raise ValueError(f"{key}: the blocks hold {written} values, the shape {value.shape} {math.prod(value.shape)}")
+
+
+@contextmanager
+def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    try:
+        archive = zipfile.ZipFile(path)
+    except FileNotFoundError:
+        raise ArchiveError(path, "file", "nothing", "an npz archive") from None
+    except _ZIP_FAULTS as fault:
+        raise ArchiveError(path, "file", f"no readable zip ({fault})", "an npz archive") from None
+    with archive:
+        yield archive
+
+
+@dataclass(frozen=True)
+class _Header:
+    """What an npy member says of its array."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    order: Literal["C", "F"]
+
+
+class _Members:
+    """The arrays of one open archive, each read with its declared size checked against its header."""
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
+        self.path, self._archive = path, archive
+        names = [name.removesuffix(".npy") for name in archive.namelist()]
+        repeated = {name for name in names if names.count(name) > 1}
+        if repeated:
+            raise ArchiveError(path, ", ".join(sorted(repeated)), "the key more than once", "each key once")
+        self.names = names
+        self.is_layout = "node_config_feat" in names
+        if self.is_layout == ("config_feat" in names):
+            found = "both" if self.is_layout else f"neither among {', '.join(sorted(names)) or 'no keys'}"
+            raise ArchiveError(path, "kind", found, "one of node_config_feat (layout) and config_feat (tile)")
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.names
+
+    def fail(self, key: str, found: str, expected: str) -> ArchiveError:
+        return ArchiveError(self.path, key, found, expected)
+
+    @contextmanager
+    def open(self, key: str) -> Iterator[tuple[_Header, IO[bytes]]]:
+        """The array's header, and a stream positioned at the array's first byte."""
+        if key not in self.names:
+            raise self.fail(key, f"keys {', '.join(sorted(self.names))}", "this key")
+        try:
+            with self._archive.open(f"{key}.npy") as member:
+                yield self._read_header(key, member), member
+        except ArchiveError:
+            raise
+        except _ZIP_FAULTS as fault:
+            raise self.fail(key, f"unreadable data ({fault})", "an intact npy member") from None
+
+    def _read_header(self, key: str, member: IO[bytes]) -> _Header:
+        version = np.lib.format.read_magic(member)
+        if version not in ((1, 0), (2, 0)):
+            raise self.fail(key, f"npy version {version}", "1.0 or 2.0")
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, is_fortran, dtype = read(member)
+        if dtype.hasobject:
+            raise self.fail(key, "a pickled object array", "numbers (pickled data is never loaded)")
+        declared = self._archive.getinfo(f"{key}.npy").file_size - member.tell()
+        if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != declared:
+            raise self.fail(key, f"{declared} bytes of data", f"shape {shape} of {dtype}")
+        return _Header(shape, dtype, "F" if is_fortran else "C")
+
+    def header(self, key: str) -> _Header:
+        """Shape, dtype and memory order of an array, its data unread."""
+        with self.open(key) as (header, _):
+            return header
+
+    def read(self, key: str, kinds: str, shape: tuple[int | None, ...]) -> np.ndarray:
+        """A C-ordered array whose dtype kind is one of `kinds` and whose shape matches (None matches any size)."""
+        with self.open(key) as (header, member):
+            self.check_type(key, header.dtype, kinds)
+            found = header.shape
+            if len(found) != len(shape) or any(want not in (None, got) for got, want in zip(found, shape, strict=True)):
+                expected = ", ".join("any" if size is None else str(size) for size in shape)
+                raise self.fail(key, f"shape {found}", f"shape ({expected})")
+            data = member.read()
+        return np.ascontiguousarray(np.frombuffer(data, header.dtype).reshape(found, order=header.order))
+
+    def check_type(self, key: str, dtype: np.dtype, kinds: str) -> None:
+        if dtype.kind not in kinds:
+            raise self.fail(key, f"dtype {dtype}", "floats" if "f" in kinds else "integers")
+
+    def read_floats(self, key: str, shape: tuple[int | None, ...]) -> np.ndarray:
+        """A finite float32 array; wider floats are narrowed."""
+        values = self.read(key, "f", shape)
+        with np.errstate(over="ignore"):
+            narrow = values.astype(np.float32, copy=False)
+        bad = np.flatnonzero(~np.isfinite(narrow))
+        if bad.size:
+            where = tuple(int(i) for i in np.unravel_index(bad[0], values.shape))
+            raise self.fail(key, f"{values[where]} at {where}", "finite numbers")
+        return narrow
+
+    def read_integers(self, key: str, shape: tuple[int | None, ...], low: int, high: int, what: str) -> np.ndarray:
+        """An int64 array with values in low..high; `what` says what they are, for the error."""
+        values = self.read(key, "iu", shape)
+        if values.size and (values.min() < low or values.max() > high):
+            found = values.min() if values.min() < low else values.max()
+            raise self.fail(key, str(found), f"{what} in {low}..{high}")
+        return values.astype(np.int64, copy=False)
+
+
+_INT64_MAX = np.iinfo(np.int64).max
+
+
+def _read_graph(members: _Members) -> dict[str, np.ndarray]:
+    node_feat = members.read_floats("node_feat", (None, NUM_NODE_FEATURES))
+    num_nodes = len(node_feat)
+    if not num_nodes:
+        raise members.fail("node_feat", "no rows", "at least one node")
+    opcodes = members.read_integers("node_opcode", (num_nodes,), 0, NUM_OPCODES - 1, "opcode ids")
+    edges = members.read_integers("edge_index", (None, 2), 0, num_nodes - 1, "node positions")
+    runtimes = members.read_integers("config_runtime", (None,), 0, _INT64_MAX, "nanoseconds")
+    if not len(runtimes):
+        raise members.fail("config_runtime", "no values", "at least one candidate")
+    if runtimes.any() and not runtimes.all():
+        raise members.fail("config_runtime", "zeros among measured runtimes", "all measured, or all 0 (hidden)")
+    return {
+        "node_feat": node_feat,
+        "node_opcode": opcodes.astype(np.uint8),
+        "edge_index": edges,
+        "config_runtime": runtimes,
+    }
+
+
+def _read_tile(members: _Members, graph: dict[str, np.ndarray]) -> TileArchive:
+    count = len(graph["config_runtime"])
+    return TileArchive(
+        path=members.path,
+        config_feat=members.read_floats("config_feat", (count, NUM_TILE_FEATURES)),
+        config_runtime_normalizers=members.read_integers(
+            "config_runtime_normalizers", (count,), 1, _INT64_MAX, "nanoseconds"
+        ),
+        **graph,
+    )
+
+
+def _read_layout(members: _Members, graph: dict[str, np.ndarray], with_candidates: bool) -> LayoutArchive:
+    num_nodes = len(graph["node_feat"])
+    config_ids = members.read_integers("node_config_ids", (None,), 0, num_nodes - 1, "node positions")
+    if len(np.unique(config_ids)) != len(config_ids):
+        raise members.fail("node_config_ids", "a node twice", "each configurable node once")
+    header = members.header("node_config_feat")
+    members.check_type("node_config_feat", header.dtype, "fiu")
+    expected = (len(graph["config_runtime"]), len(config_ids), NUM_LAYOUT_FEATURES)
+    if header.shape != expected:
+        raise members.fail(
+            "node_config_feat", f"shape {header.shape}", f"shape {expected} (candidates, nodes, features)"
+        )
+    candidates = None
+    if with_candidates:
+        candidates = np.empty(expected, np.int8)
+        start = 0
+        for block in _iterate_layouts(members):
+            candidates[start : start + len(block)] = block
+            start += len(block)
+    splits = _read_splits(members, num_nodes)
+    return LayoutArchive(
+        path=members.path, node_config_ids=config_ids, node_splits=splits, node_config_feat=candidates, **graph
+    )
+
+
+def _read_splits(members: _Members, num_nodes: int) -> np.ndarray:
+    """Official files hold (1, s); some copies hold (s,), some none."""
+    if "node_splits" not in members:
+        return np.zeros(0, np.int64)
+    expected = (1, None) if len(members.header("node_splits").shape) == 2 else (None,)
+    splits = members.read_integers("node_splits", expected, 0, num_nodes, "node positions").reshape(-1)
+    if (np.diff(splits) < 0).any():
+        raise members.fail("node_splits", "a decreasing position", "ascending positions")
+    return splits
+
+
+def _iterate_layouts(members: _Members) -> Iterator[np.ndarray]:
+    key = "node_config_feat"
+    with members.open(key) as (header, member):
+        members.check_type(key, header.dtype, "fiu")
+        shape = header.shape
+        if len(shape) != 3 or shape[2] != NUM_LAYOUT_FEATURES:
+            raise members.fail(key, f"shape {shape}", f"shape (any, any, {NUM_LAYOUT_FEATURES})")
+        row_values = shape[1] * shape[2]
+        rows = max(1, _BLOCK_BYTES // max(1, row_values * header.dtype.itemsize))
+        if header.order == "F":
+            yield from _transpose_layouts(members, header, member, rows)
+            return
+        for start in range(0, shape[0], rows):
+            count = min(rows, shape[0] - start)
+            data = member.read(count * row_values * header.dtype.itemsize)
+            block = np.frombuffer(data, header.dtype).reshape(count, *shape[1:])
+            yield _to_int8(members, block)
+
+
+def _transpose_layouts(members: _Members, header: _Header, member: IO[bytes], rows: int) -> Iterator[np.ndarray]:
+    """Blocks of `rows` candidates of an array in Fortran order: [18, nc, c] on disk, c varying fastest."""
+    if not math.prod(header.shape):
+        yield np.zeros(header.shape, np.int8)
+        return
+    with tempfile.TemporaryFile(prefix="tpugraphs-") as file:
+        values = _BLOCK_BYTES // header.dtype.itemsize
+        while data := member.read(values * header.dtype.itemsize):
+            file.write(_to_int8(members, np.frombuffer(data, header.dtype)))
+        file.flush()
+        columns = np.memmap(file, np.int8, "r", shape=header.shape[::-1])
+        for start in range(0, header.shape[0], rows):
+            yield np.ascontiguousarray(columns[:, :, start : start + rows].T)
+
+
+def _to_int8(members: _Members, block: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):  # NaN and huge values turn into something unequal, which is refused below
+        small = block.astype(np.int8)
+    if small.size and (not np.array_equal(small, block) or small.min() < LAYOUT_MIN or small.max() > LAYOUT_MAX):
+        wrong = (small != block) | (small < LAYOUT_MIN) | (small > LAYOUT_MAX)
+        raise members.fail("node_config_feat", str(block[wrong][0]), f"integers in {LAYOUT_MIN}..{LAYOUT_MAX}")
+    return small

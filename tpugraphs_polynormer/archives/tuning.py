@@ -1,0 +1,105 @@
+"""TpuGraphs tuning files (protobuf) to the arrays of the official npz archives."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tpugraphs_polynormer.archives.npz import order_members
+from tpugraphs_polynormer.hlo.errors import HloError
+from tpugraphs_polynormer.hlo.features import ModuleArrays, featurize_module, pad_sum_product
+from tpugraphs_polynormer.hlo.protobuf import LayoutTuning, TileSizes, TileTuning, read_layout_tuning, read_tile_tuning
+
+
+def layout_arrays(data: bytes) -> dict[str, np.ndarray]:
+    """The layout archive of a ModuleTuningData message: official keys, dtypes, shapes, memory and row order.
+
+    node_feat float32 [n, 140], node_opcode uint8 [n], edge_index int64 [m, 2] in Fortran order, node_config_feat
+    float32 [c, nc, 18], node_config_ids int64 [nc], config_runtime int64 [c], node_splits int64 [1, s].
+
+    Raises:
+      HloError: the bytes are no layout file, or none of its runs is the compiler's default.
+    """
+    return layout_tuning_arrays(read_layout_tuning(data))
+
+
+def layout_tuning_arrays(tuning: LayoutTuning) -> dict[str, np.ndarray]:
+    """Like `layout_arrays`, of a record: keeps the runs that have layouts, a profile and no error."""
+    if not any(run.is_default for run in tuning.runs):
+        raise HloError(
+            f"module {tuning.module.name!r}: none of its {len(tuning.runs)} runs is the compiler's default, so "
+            "the official tool makes no archive of it; expected one run with is_default"
+        )
+    graph = featurize_module(tuning.module)
+    kept = [run for run in tuning.runs if run.layouts is not None and run.runtime_ns is not None and not run.has_error]
+    layouts = np.zeros((len(kept), len(tuning.node_ids), 18), dtype=np.float32)
+    for row, run in enumerate(kept):
+        layouts[row] = run.layouts
+    return layout_archive(
+        graph,
+        node_config_ids=_checked_node_ids(tuning, len(graph.node_opcode)),
+        node_config_feat=layouts,
+        config_runtime=np.array([run.runtime_ns for run in kept], dtype=np.int64),
+    )
+
+
+def layout_archive(
+    graph: ModuleArrays, *, node_config_ids: np.ndarray, node_config_feat: np.ndarray, config_runtime: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The arrays of a layout archive, made of a graph and its candidates, with the traits of the official files."""
+    return order_members(
+        {
+            "node_feat": graph.node_feat,
+            "node_opcode": graph.node_opcode,
+            "edge_index": graph.edge_index,
+            "node_config_feat": node_config_feat,
+            "node_config_ids": node_config_ids,
+            "config_runtime": config_runtime,
+            "node_splits": graph.node_splits[None],
+        }
+    )
+
+
+def tile_arrays(data: bytes) -> list[dict[str, np.ndarray]]:
+    """The tile archives of a TuningData message, one per kernel that the official tool would keep.
+
+    Per kernel: node_feat, node_opcode, edge_index, config_feat float32 [c, 24], config_runtime int64 [c],
+    config_runtime_normalizers int64 [c] (the default run's time, in every row).
+    """
+    archives = (tile_tuning_arrays(tuning) for tuning in read_tile_tuning(data))
+    return [archive for archive in archives if archive is not None]
+
+
+def tile_tuning_arrays(tuning: TileTuning) -> dict[str, np.ndarray] | None:
+    """The archive of one kernel, or None: it needs two runs or more, all with tile sizes, one of them the default."""
+    if len(tuning.runs) < 2 or any(run.tiles is None for run in tuning.runs):
+        return None
+    # Times of 0 and 1 ns are the marks of failed measurements.
+    kept = [run for run in tuning.runs if not run.has_error and run.runtime_ns is not None and run.runtime_ns > 1]
+    normalizers = [run.runtime_ns for run in kept if run.is_default]
+    if not normalizers:
+        return None
+    graph = featurize_module(tuning.module)
+    return {
+        "node_feat": graph.node_feat,
+        "node_opcode": graph.node_opcode,
+        "edge_index": graph.edge_index,
+        "config_feat": np.array([tile_features(run.tiles) for run in kept], dtype=np.int64).astype(np.float32),
+        "config_runtime": np.array([run.runtime_ns for run in kept], dtype=np.int64),
+        "config_runtime_normalizers": np.full(len(kept), normalizers[0], dtype=np.int64),
+    }
+
+
+def tile_features(tiles: TileSizes) -> list[int]:
+    """The 24 columns of a tile candidate: kernel, output, input bounds, each six values, their sum and product."""
+    bounds = (tiles.kernel, tiles.output, tiles.input)
+    return [value for each in bounds for value in pad_sum_product(each, 6, empty_product=0)]
+
+
+def _checked_node_ids(tuning: LayoutTuning, num_nodes: int) -> np.ndarray:
+    outside = [node for node in tuning.node_ids if not 0 <= node < num_nodes]
+    if outside:
+        raise HloError(
+            f"module {tuning.module.name!r}: config_index_to_node names row {outside[0]}, expected 0..{num_nodes - 1}: "
+            "the file is damaged"
+        )
+    return np.array(tuning.node_ids, dtype=np.int64)

@@ -1,0 +1,90 @@
+"""Running our Beam jobs: on every core of this machine unless a runner is named, quietly, with progress."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+from tqdm import tqdm
+
+from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.process import divert_stderr
+
+_LOCAL = "--runner=FnApiRunner"  # DirectRunner without its attempt to download another runner
+_PROCESSES = "--direct_running_mode=multi_processing"
+
+
+def make_options(arguments: Sequence[str], num_workers: int = 0) -> PipelineOptions:
+    """PipelineOptions of what the user gave to Beam.
+
+    Without a runner, `num_workers` local processes do the work: 0 starts one per core, 1 works in this process.
+    """
+    arguments = list(arguments)
+    if not any(argument.split("=")[0] == "--runner" for argument in arguments):
+        is_alone = num_workers == 1 and not any(argument.startswith("--direct_") for argument in arguments)
+        local = [_LOCAL] if is_alone else [_LOCAL, _PROCESSES, f"--direct_num_workers={num_workers}"]
+        arguments = [*local, *arguments]
+    _refuse_unknown(arguments)
+    return PipelineOptions(arguments)
+
+
+def run_pipeline(
+    transform: beam.PTransform, options: PipelineOptions, count_done: Callable[[], int], total: int
+) -> None:
+    """Runs one transform to its end, watching `count_done` for progress; a failed job is one UserError."""
+    with divert_stderr() as log:
+        logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # what matters is in the exception
+        try:
+            with _show_progress(count_done, total), beam.Pipeline(options=options) as pipeline:
+                _ = pipeline | transform
+        except Exception as fault:  # Beam wraps whatever a worker raised, in classes that differ by runner
+            log.seek(0)
+            logging.getLogger("tpugraphs_polynormer").debug("the workers' log:\n%s", log.read())
+            reason = (str(fault).strip() or repr(fault)).splitlines()[-1]
+            raise UserError(
+                f"the Beam job failed: {reason}; run the same command again, --log-level DEBUG tells more"
+            ) from fault
+
+
+@contextmanager
+def _show_progress(count_done: Callable[[], int], total: int) -> Iterator[None]:
+    finished = threading.Event()
+
+    def watch() -> None:
+        with tqdm(total=total, unit="shard", disable=None) as bar:
+            while not finished.wait(1.0):
+                bar.update(min(count_done(), total) - bar.n)
+            bar.update(min(count_done(), total) - bar.n)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        watcher.join()
+
+
+def _refuse_unknown(arguments: Sequence[str]) -> None:
+    if any("dask" in argument.lower() for argument in arguments):
+        try:
+            importlib.import_module("apache_beam.runners.dask.dask_runner")  # its options exist only once imported
+        except ImportError as fault:
+            raise UserError(f"--runner: Dask is not installed ({fault}); install tpugraphs-polynormer[dask]") from None
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
+    for options in {PipelineOptions, *_subclasses(PipelineOptions)}:
+        options._add_argparse_args(parser)
+    parser.add_argument("--runner")
+    unknown = parser.parse_known_args(list(arguments))[1]
+    if unknown:
+        raise UserError(f"unknown options {' '.join(unknown)}: neither ours nor Beam's; see --help")
+
+
+def _subclasses(cls: type) -> set[type]:
+    return {item for child in cls.__subclasses__() for item in ({child} | _subclasses(child))}

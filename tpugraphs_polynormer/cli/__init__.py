@@ -1,0 +1,1 @@
+"""`tpugraphs <stage>`."""

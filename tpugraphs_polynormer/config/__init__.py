@@ -1,0 +1,1 @@
+"""The experiment's config: its fields, and how it is read."""

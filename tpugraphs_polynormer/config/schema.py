@@ -1,0 +1,160 @@
+"""The experiment's config: every setting, its one default and its one-line description."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tpugraphs_polynormer.catalog import BENCHMARKS, COLLECTIONS
+from tpugraphs_polynormer.config.loader import ConfigError, document_settings, read_config, section, setting
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """What is fed to the model."""
+
+    collection: str = setting("layout:xla:random", "TpuGraphs collection to rank", choices=tuple(COLLECTIONS))
+    benchmark: str = setting("minesweeper", "data set to classify the nodes of", choices=tuple(BENCHMARKS))
+    graphs_per_batch: int = setting(4, "graphs in one replica's training batch", low=1)
+    candidates_per_graph: int = setting(32, "candidates drawn of each graph for a training step", low=2)
+    sampling: str = setting("uniform", "how candidates are drawn", choices=("uniform", "fast"))
+    fast_share: float = setting(0.5, "with sampling=fast: share drawn among the fastest", low=0, high=1)
+    fast_quantile: float = setting(0.1, "with sampling=fast: which part counts as the fastest", low=0.001, high=1)
+    static_shapes: bool = setting(False, "pad each batch to the manifest's sizes (TPU, XLA)")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The trunk, and for ranking how candidates meet it."""
+
+    trunk: str = setting(
+        "polynormer",
+        "graph encoder",
+        choices=("polynormer", "polynormer-local", "graphsage", "gcn", "gat", "mlp"),
+    )
+    hidden_dim: int = setting(64, "width of the node states, all heads together", low=1)
+    num_heads: int = setting(8, "attention heads; divides hidden_dim", low=1)
+    num_local_layers: int = setting(3, "local attention layers, or layers of a baseline", low=1)
+    num_global_layers: int = setting(1, "global attention layers", low=1)
+    dropout_rate: float = setting(0.0, "dropout in the local layers", low=0, high=0.95)
+    global_dropout_rate: float = setting(0.0, "dropout in the global layers", low=0, high=0.95)
+    input_dropout_rate: float = setting(0.0, "dropout on the input features", low=0, high=0.95)
+    beta: float = setting(-1.0, "gate: -1 learns it through a sigmoid, else its (first) value", low=-1, high=1)
+    local_kind: str = setting("gat", "aggregation of the local layers", choices=("gat", "gcn"))
+    parametrization: str = setting("small", "the authors' small-graph or large-graph model", choices=("small", "large"))
+    scheme: str = setting(
+        "local_to_global", "how local and global attention meet", choices=("local_to_global", "local_and_global")
+    )
+    equivariance: str = setting("v1", "gate vector: ones (v1) or Fiedler vector (v2, App. J)", choices=("v1", "v2"))
+    pre_layer_norm: bool = setting(False, "LayerNorm before each local layer")
+    post_batch_norm: bool = setting(False, "BatchNorm after each local aggregation")
+    relu: bool = setting(True, "ReLU after each layer (Polynormer-r); without it a pure polynomial")
+    shared_query_key: bool = setting(True, "global attention uses one projection for queries and keys")
+    formulation: str = setting("auto", "edge kernel", choices=("auto", "fused", "segments", "unsorted"))
+    recompute: bool = setting(False, "recompute cheap activations in the backward pass: less memory, more time")
+    fusion: str = setting(
+        "intermediate",
+        "where candidates meet the graph: before the trunk (early), or its states after it (intermediate)",
+        choices=("early", "intermediate"),
+    )
+    readout: str = setting(
+        "weighted",
+        "how states become one score: sum, mean, sum weighted by a learned softmax, or sum of configurable nodes",
+        choices=("sum", "mean", "weighted", "configurable"),
+    )
+    features: str = setting(
+        "scaled", "scaled and embedded, or raw as in the official baseline", choices=("scaled", "raw")
+    )
+    opcode_dim: int = setting(16, "width of the opcode embedding", low=1)
+    layout_dim: int = setting(4, "width of the embedding of one minor-to-major entry", low=1)
+    num_fusion_layers: int = setting(2, "dense layers after candidates met states (intermediate fusion)", low=1)
+    num_slot_layers: int = setting(
+        2,
+        "layers of a second trunk over neighbouring configurable nodes, per candidate (intermediate fusion); 0 none",
+        low=0,
+    )
+    cross_candidates: bool = setting(False, "candidates of a graph attend to each other")
+    num_groupings: int = setting(4, "random groupings averaged at inference with cross_candidates", low=1)
+
+    def __post_init__(self) -> None:
+        if self.hidden_dim % self.num_heads:
+            raise ConfigError(f"hidden_dim: found {self.hidden_dim}, expected a multiple of num_heads {self.num_heads}")
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """Weights of the ranking losses; 0 leaves one out."""
+
+    list_mle: float = setting(0.0, "ListMLE: likelihood of the true order", low=0)
+    pairwise_hinge: float = setting(0.0, "pairs: hinge with margin 1", low=0)
+    pairwise_logistic: float = setting(1.0, "pairs: logistic", low=0)
+    pairwise_noisy: float = setting(0.0, "pairs: logistic, those within the measurement's noise pulled together", low=0)
+    margin: float = setting(0.0, "pairs: margin that grows with the difference of log runtimes", low=0)
+    lambda_rank: float = setting(0.0, "pairs weighted by what swapping them changes at the top", low=0)
+    approx_ndcg: float = setting(0.0, "smooth NDCG", low=0)
+    mse: float = setting(0.0, "regression on log runtimes, standardised within the graph", low=0)
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How the weights are found."""
+
+    optimizer: str = setting("adamw", "optimizer", choices=("adam", "adamw"))
+    learning_rate: float = setting(1e-3, "highest learning rate", low=0)
+    weight_decay: float = setting(0.0, "decoupled with adamw, L2 in the gradient with adam", low=0)
+    clip_norm: float = setting(1.0, "largest global norm of the gradient; 0 leaves it alone", low=0)
+    schedule: str = setting("cosine", "learning rate over time", choices=("constant", "cosine"))
+    warmup_steps: int = setting(50, "steps over which the learning rate rises from 0", low=0)
+    epochs: int = setting(20, "epochs in all (ranking), or of the global phase (node classification)", low=0)
+    local_epochs: int = setting(0, "epochs of the local warm-up phase before (Polynormer)", low=0)
+    steps_per_epoch: int = setting(50, "training steps between validations (ranking)", low=1)
+    steps_per_execution: int = setting(10, "steps run by one call from Python", low=1)
+    patience: int = setting(0, "stop after so many validations without a better one; 0 never", low=0)
+    validation_candidates: int = setting(1000, "candidates of each validation graph; 0 all", low=0)
+    precision: str = setting("float32", "of the layers", choices=("float32", "bfloat16"))
+    compile: bool = setting(False, "compile the training step with XLA (needs static shapes)")
+    node_batch: int = setting(0, "node classification: nodes of a random partition per step; 0 the whole graph", low=0)
+    node_loss: str = setting(
+        "nll", "node classification: of the label, or of every class against the one-hot label", choices=("nll", "bce")
+    )
+    evaluation_nodes: int = setting(
+        0, "node classification: evaluate layer by layer, so many nodes at a time; 0 the whole graph in one call", low=0
+    )
+    evaluation_epochs: int = setting(1, "node classification: epochs between evaluations", low=1)
+    checkpoint_seconds: float = setting(30.0, "node classification: least time between checkpoints", low=0)
+
+
+@dataclass(frozen=True)
+class Config:
+    """One experiment."""
+
+    task: str = setting("ranking", "what is learned", choices=("ranking", "node_classification"))
+    seed: int = setting(0, "seed of everything random", low=0, high=2**31 - 1)
+    data: DataConfig = section(DataConfig, "what is fed to the model")
+    model: ModelConfig = section(ModelConfig, "the trunk, and how candidates meet it")
+    loss: LossConfig = section(LossConfig, "weights of the ranking losses")
+    training: TrainingConfig = section(TrainingConfig, "how the weights are found")
+
+    def __post_init__(self) -> None:
+        if self.task == "ranking" and self.model.equivariance == "v2":
+            raise ConfigError("model.equivariance: v2 needs a Fiedler vector, which ranking data do not hold; use v1")
+        if self.training.compile and self.task == "ranking" and not self.data.static_shapes:
+            raise ConfigError("training.compile: XLA needs static shapes; set data.static_shapes=true too")
+
+
+def load_config(path: Path | str | None, overrides: Sequence[str] = ()) -> Config:
+    """The defaults, changed by a YAML file, then by "a.b=c" overrides."""
+    return read_config(Config, path, overrides)
+
+
+def document_config() -> str:
+    """docs/config.md."""
+    return f"""# Every setting
+
+Made by `tpugraphs config docs > docs/config.md` from the dataclasses in `tpugraphs_polynormer/config/schema.py`. A YAML
+file holds only what differs from these defaults; `--set model.hidden_dim=128` changes one field on the command line;
+`tpugraphs config show FILE` prints the resolved config.
+
+{document_settings(Config)}
+"""

@@ -1,0 +1,162 @@
+"""Candidates as small codes: each slot of a candidate points into the graph's table of distinct settings.
+
+A *slot* is something a candidate decides: a configurable node (layout), or the kernel, output and input bounds (tile).
+A *setting* is one value that a slot can take: 18 dims (layout) or 8 numbers (tile). Programs use few distinct settings
+(tens), so a code is one byte for most graphs, where the official files hold 72 bytes per configurable node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tpugraphs_polynormer.archives.noise import group_equal
+from tpugraphs_polynormer.catalog import LAYOUT_MAX, LAYOUT_MIN, NUM_LAYOUT_FEATURES, NUM_TILE_FEATURES
+
+NUM_TILE_SLOTS = 3  # kernel, output and input bounds
+# The seven values of a layout feature take three bits, so a setting is one number of 54 bits.
+_FEATURE_BITS = (LAYOUT_MAX - LAYOUT_MIN).bit_length()
+_WORDS = np.dtype([("first", "<u8"), ("second", "<u8"), ("rest", "<u2")])  # 18 bytes, one per feature
+_HASH_BITS = 16
+_HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: spreads close numbers
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The encoded candidates of one graph: `settings[codes]` are their features."""
+
+    settings: np.ndarray  # [num_settings, 18 or 8] float32, in order of first appearance
+    codes: np.ndarray  # [c, num_slots] uint8, uint16 or uint32
+    runtimes: np.ndarray  # [c] int64
+    normalizers: np.ndarray  # [c] int64, all 1 for layouts
+    rows: np.ndarray  # [c] int32, the candidate's (first) row in the source archive
+    counts: np.ndarray  # [c] int32, how many rows of the archive it stands for
+
+
+def encode_layouts(blocks: Iterable[np.ndarray], num_slots: int) -> tuple[np.ndarray, np.ndarray]:
+    """int8 blocks [b, num_slots, 18] -> (settings, codes); holds the codes and one block at a time."""
+    known = _KnownNumbers()
+    encoded = []
+    for block in blocks:
+        codes = known.encode(_pack_features(block))
+        encoded.append(codes.reshape(len(block), num_slots).astype(_code_type(len(known.numbers))))
+    dtype = _code_type(len(known.numbers))
+    codes = np.concatenate([np.zeros((0, num_slots), dtype), *encoded], dtype=dtype)
+    return _unpack_features(known.numbers), codes
+
+
+def encode_tiles(config_feat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """[c, 24] float32 -> (settings [num_settings, 8], codes [c, 3]): kernel, output and input bounds apart."""
+    bounds = config_feat.reshape(-1, NUM_TILE_FEATURES // NUM_TILE_SLOTS)
+    settings, first, inverse = np.unique(bounds, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    codes = places[inverse].reshape(-1, NUM_TILE_SLOTS)
+    return settings[order], codes.astype(_code_type(len(settings)))
+
+
+def collapse_duplicates(candidates: Candidates) -> Candidates:
+    """One candidate for all that are equal (and were measured against the same default): mean runtime, count kept.
+
+    Sorted by runtime over normalizer, so that the fastest part of a training graph is a prefix.
+    """
+    groups = group_equal(candidates.codes, candidates.normalizers)
+    counts = np.bincount(groups)
+    first = np.zeros(len(counts), np.int64)
+    first[groups[::-1]] = np.arange(len(groups))[::-1]
+    runtimes = _rounded_means(candidates.runtimes, groups, counts)
+    normalizers = candidates.normalizers[first]
+    order = np.lexsort((first, runtimes / normalizers))
+    return Candidates(
+        settings=candidates.settings,
+        codes=candidates.codes[first[order]],
+        runtimes=runtimes[order],
+        normalizers=normalizers[order],
+        rows=candidates.rows[first[order]],
+        counts=counts[order].astype(np.int32),
+    )
+
+
+def _rounded_means(values: np.ndarray, groups: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Mean of each group as int64, halves up; each value is divided before it is added, so that no sum overflows."""
+    quotients, remainders = np.divmod(values, counts[groups])
+    means, rest = np.zeros((2, len(counts)), np.int64)
+    np.add.at(means, groups, quotients)
+    np.add.at(rest, groups, remainders)
+    return means + (2 * rest + counts) // (2 * counts)
+
+
+def _pack_features(block: np.ndarray) -> np.ndarray:
+    """int8 [..., 18] -> uint64 [settings], three bits per feature: equal numbers mean equal settings."""
+    words = np.ascontiguousarray(block - np.int8(LAYOUT_MIN)).reshape(-1).view(_WORDS)
+    numbers = words["rest"].astype(np.uint64)
+    numbers = (numbers & np.uint64(0x7)) | ((numbers >> np.uint64(5)) & np.uint64(0x38))
+    for name in ("second", "first"):
+        numbers <<= np.uint64(8 * _FEATURE_BITS)
+        numbers |= _squeeze_bytes(words[name])
+    return numbers
+
+
+def _squeeze_bytes(words: np.ndarray) -> np.ndarray:
+    """The lowest three bits of each of the eight bytes of a uint64, side by side: pairs, then fours, then all eight."""
+    words = np.ascontiguousarray(words)
+    for shift, mask in ((5, 0x003F003F003F003F), (10, 0x00000FFF00000FFF), (20, 0x0000000000FFFFFF)):
+        moved = words >> np.uint64(shift)
+        moved |= words
+        moved &= np.uint64(mask)
+        words = moved
+    return words
+
+
+def _unpack_features(numbers: np.ndarray) -> np.ndarray:
+    shifts = (_FEATURE_BITS * np.arange(NUM_LAYOUT_FEATURES)).astype(np.uint64)
+    digits = (numbers[:, None] >> shifts) & np.uint64(2**_FEATURE_BITS - 1)
+    return digits.astype(np.float32) + LAYOUT_MIN
+
+
+class _KnownNumbers:
+    """Numbers the distinct values of a stream by first appearance.
+
+    A hash table answers for nearly all (a fifteenth of the time of a binary search in 28 values); each answer is
+    compared, and what it gets wrong, by a collision or because the value is new, is searched for.
+    """
+
+    def __init__(self) -> None:
+        self.numbers = np.zeros(0, np.uint64)  # by code
+        self._table = np.zeros(1 << _HASH_BITS, np.uint32)
+
+    def encode(self, numbers: np.ndarray) -> np.ndarray:
+        """uint64 [k] -> the code of each, uint32 [k]; new numbers get the next codes."""
+        if not len(self.numbers):
+            self._add(numbers)
+        codes = self._table.take(self._hash(numbers))
+        wrong = np.flatnonzero(self.numbers.take(codes) != numbers) if numbers.size else np.zeros(0, np.int64)
+        if len(wrong):
+            codes[wrong] = self._search(numbers[wrong])
+        return codes
+
+    def _search(self, numbers: np.ndarray) -> np.ndarray:
+        order = np.argsort(self.numbers)
+        ascending = self.numbers[order]
+        positions = np.minimum(np.searchsorted(ascending, numbers), len(order) - 1)
+        is_new = ascending[positions] != numbers
+        if is_new.any():
+            self._add(numbers[is_new])
+            return self._search(numbers)
+        return order[positions]
+
+    def _add(self, numbers: np.ndarray) -> None:
+        found, first = np.unique(numbers, return_index=True)
+        self.numbers = np.concatenate([self.numbers, found[np.argsort(first)]])
+        self._table[self._hash(self.numbers)] = np.arange(len(self.numbers))
+
+    @staticmethod
+    def _hash(numbers: np.ndarray) -> np.ndarray:
+        return (numbers * _HASH_FACTOR) >> np.uint64(64 - _HASH_BITS)
+
+
+def _code_type(num_settings: int) -> type[np.unsignedinteger]:
+    return np.uint8 if num_settings <= 2**8 else np.uint16 if num_settings <= 2**16 else np.uint32

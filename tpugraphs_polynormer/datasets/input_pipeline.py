@@ -1,0 +1,252 @@
+"""tf.data over a preprocessed collection: draws graphs and candidates, merges, pads, masks. Any step can be resumed.
+
+What a training step sees is a function of (seed, step) alone: there is no state to save besides the step number.
+
+A batch is one merged GraphTensor of G graphs (components). Besides what is stored (schema.py) it holds
+  node set "slot", feature "codes" [num_slots, k] int32: each candidate's setting, as a position in node set "setting";
+  context feature "costs" [G, k] int64: what to rank by (nanoseconds, or runtime / normalizer in units of 2^-40);
+  context feature "candidate_mask" [G, k] bool: False where a graph has fewer than k candidates.
+Padded to static sizes it has one more component, of padding only, whose mask is all False.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_gnn as tfgnn
+from google.protobuf import text_format
+
+from tpugraphs_polynormer.config.schema import DataConfig
+from tpugraphs_polynormer.datasets.manifest import DatasetError
+from tpugraphs_polynormer.datasets.reader import Collection, Split
+from tpugraphs_polynormer.datasets.schema import schema_text
+
+# For functions without Python branches on tensors: converting them would only take seconds.
+_as_written = tf.autograph.experimental.do_not_convert
+
+_RATIO_UNIT = 2.0**40  # a tile's runtime over its normalizer, kept as an integer: finer than any measurement
+_RATIO_MAX = 2.0**62  # past a ratio of four million nothing is told apart, but nothing overflows either
+
+
+@dataclass(frozen=True)
+class Shard:
+    """This worker's part of each global step: `replicas` batches of the `workers * replicas` of the whole step."""
+
+    worker: int = 0
+    num_workers: int = 1
+    num_replicas: int = 1  # of this worker
+
+    @staticmethod
+    def from_context(context: tf.distribute.InputContext) -> Shard:
+        """The part that tf.distribute asks of this input pipeline."""
+        return Shard(
+            context.input_pipeline_id,
+            context.num_input_pipelines,
+            context.num_replicas_in_sync // context.num_input_pipelines,
+        )
+
+
+_WHOLE = Shard()
+
+
+def costs_of(split: Split, number: int, kind: str, candidates: np.ndarray | None = None) -> np.ndarray:
+    """[c] int64: what a graph's candidates (or the named ones) are ranked by; all 0 where runtimes are hidden."""
+    runtimes = split.read_column(number, "runtimes", candidates)
+    if kind == "layout":
+        return runtimes
+    normalizers = split.read_column(number, "normalizers", candidates)
+    return np.rint(np.minimum(runtimes / normalizers * _RATIO_UNIT, _RATIO_MAX)).astype(np.int64)
+
+
+class CandidateSampler:
+    """Which graphs and which of their candidates make up training step s: the same for the same (seed, step)."""
+
+    def __init__(self, split: Split, kind: str, config: DataConfig, seed: int) -> None:
+        self._split, self._kind, self._config, self._seed = split, kind, config, seed
+        # One distinct candidate cannot be ranked against anything.
+        self._graphs = np.array([i for i, entry in enumerate(split.graphs) if entry.num_candidates > 1])
+        if not len(self._graphs):
+            raise DatasetError("the train split has no graph with two different candidates: nothing can be learned")
+
+    @property
+    def num_graphs(self) -> int:
+        """How many graphs take part: one epoch."""
+        return len(self._graphs)
+
+    def graph_at(self, position: int) -> int:
+        """The number of the graph at a position of the endless sequence of shuffled epochs."""
+        epoch, place = divmod(position, len(self._graphs))
+        order = np.random.default_rng((self._seed, 0, epoch)).permutation(len(self._graphs))
+        return int(self._graphs[order[place]])
+
+    def candidates_at(self, position: int, number: int) -> np.ndarray:
+        """Up to k distinct candidates of a graph, [<= k] in random order."""
+        random = np.random.default_rng((self._seed, 1, position))
+        total = self._split.graphs[number].num_candidates
+        count = min(self._config.candidates_per_graph, total)
+        if self._config.sampling == "uniform" or count == total:
+            return random.choice(total, count, replace=False)
+        # Training candidates are stored fastest first (encoding.collapse_duplicates).
+        num_fast = max(1, int(total * self._config.fast_quantile))
+        fast = random.choice(num_fast, min(num_fast, round(count * self._config.fast_share)), replace=False)
+        others = np.setdiff1d(random.choice(total, count, replace=False), fast)
+        return random.permutation(np.concatenate([fast, random.permutation(others)])[:count])
+
+    def draw(self, position: int) -> tuple[bytes, np.ndarray, np.ndarray, np.ndarray]:
+        """(record, codes [slots, k], costs [k], mask [k]) of the graph at a position."""
+        number = self.graph_at(position)
+        candidates = self.candidates_at(position, number)
+        fetched = _fetch(self._split, number, self._kind, candidates, self._config.candidates_per_graph)
+        return self._split.read_record(number), *fetched
+
+
+def _fetch(
+    split: Split, number: int, kind: str, candidates: np.ndarray, width: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(codes [slots, width], costs [width], mask [width]) of the named candidates; padding is candidate 0, masked."""
+    mask = np.arange(width) < len(candidates)
+    padded = np.zeros(width, np.int64)
+    padded[: len(candidates)] = candidates
+    return split.read_codes(number, padded).T.astype(np.int32), costs_of(split, number, kind, padded), mask
+
+
+def make_training_dataset(
+    collection: Collection,
+    config: DataConfig,
+    *,
+    seed: int,
+    start_step: int = 0,
+    shard: Shard = _WHOLE,
+    num_parallel_calls: int = tf.data.AUTOTUNE,
+) -> tf.data.Dataset:
+    """Endless batches of merged graphs, from step `start_step` on, one element per replica of this worker."""
+    sampler = CandidateSampler(collection.split("train"), collection.manifest.kind, config, seed)
+    per_step = shard.num_workers * shard.num_replicas * config.graphs_per_batch
+
+    def positions() -> tf.data.Dataset:
+        elements = tf.data.Dataset.range(start_step * shard.num_replicas, np.iinfo(np.int64).max)
+
+        def expand(element: tf.Tensor) -> tf.data.Dataset:
+            step, replica = element // shard.num_replicas, element % shard.num_replicas
+            first = step * per_step + (shard.worker * shard.num_replicas + replica) * config.graphs_per_batch
+            return tf.data.Dataset.range(first, first + config.graphs_per_batch)
+
+        return elements.flat_map(_as_written(expand))
+
+    k = config.candidates_per_graph
+    kind = collection.manifest.kind
+    graphs = positions().map(
+        _as_written(lambda position: _draw_graph(sampler, kind, k, position)),
+        num_parallel_calls=num_parallel_calls,
+        deterministic=True,
+    )
+    return _batch(graphs, config.graphs_per_batch, batch_budget(collection, config)).prefetch(2)
+
+
+def batch_budget(collection: Collection, config: DataConfig) -> tfgnn.SizeConstraints | None:
+    """Static sizes that any batch fits into: G times the largest train graph, and one node more for padding edges."""
+    if not config.static_shapes:
+        return None
+    sizes = {name: entry["max"] for name, entry in collection.manifest.splits["train"].sizes.items()}
+    graphs = config.graphs_per_batch
+    edges = {"feeds": graphs * sizes["edges"]}
+    if collection.manifest.kind == "layout":
+        edges["decides"] = graphs * sizes["slots"]
+    return tfgnn.SizeConstraints(
+        total_num_components=graphs + 1,
+        total_num_nodes={
+            "op": graphs * sizes["nodes"] + 1,
+            "slot": graphs * sizes["slots"] + 1,
+            "setting": graphs * sizes["settings"] + 1,
+        },
+        total_num_edges=edges,
+    )
+
+
+def _draw_graph(sampler: CandidateSampler, kind: str, width: int, position: tf.Tensor) -> tfgnn.GraphTensor:
+    record, codes, costs, mask = tf.numpy_function(
+        lambda place: sampler.draw(int(place)), [position], (tf.string, tf.int32, tf.int64, tf.bool), stateful=False
+    )
+    record.set_shape([])
+    codes.set_shape([None, width])
+    costs.set_shape([width])
+    mask.set_shape([width])
+    return parse_graph(kind, record, codes, costs, mask)
+
+
+def graph_spec(kind: str) -> tfgnn.GraphTensorSpec:
+    """The spec of one stored graph of a "layout" or "tile" dataset."""
+    return tfgnn.create_graph_spec_from_schema_pb(text_format.Parse(schema_text(kind), tfgnn.GraphSchema()))
+
+
+def parse_graph(kind: str, record: tf.Tensor, codes: tf.Tensor, costs: tf.Tensor, mask: tf.Tensor) -> tfgnn.GraphTensor:
+    """The stored graph with its drawn candidates as features, a GraphTensor of one component."""
+    return tfgnn.parse_single_example(graph_spec(kind), record).replace_features(
+        context={"costs": costs[None], "candidate_mask": mask[None]},  # no name: a TPU takes no strings
+        node_sets={"slot": {"codes": codes}},
+    )
+
+
+def _batch(graphs: tf.data.Dataset, graphs_per_batch: int, budget: tfgnn.SizeConstraints | None) -> tf.data.Dataset:
+    options = {"num_parallel_calls": 2, "deterministic": True}
+    batches = graphs.batch(graphs_per_batch, drop_remainder=True).map(_as_written(_merge), **options)
+    if budget is None:
+        return batches
+    return batches.map(_as_written(lambda graph: pad_batch(graph, budget)), **options)
+
+
+def _merge(graph: tfgnn.GraphTensor) -> tfgnn.GraphTensor:
+    """One graph of many components; codes, local to each graph until now, are shifted to the merged settings."""
+    merged = graph.merge_batch_to_components()
+    starts = tf.cumsum(merged.node_sets["setting"].sizes, exclusive=True)
+    slots = merged.node_sets["slot"]
+    shifts = tf.repeat(starts, slots.sizes)
+    return merged.replace_features(node_sets={"slot": {"codes": slots["codes"] + shifts[:, None]}})
+
+
+def pad_batch(graph: tfgnn.GraphTensor, budget: tfgnn.SizeConstraints) -> tfgnn.GraphTensor:
+    """Pads to static sizes: padding candidates are masked, padding slots point at the padding setting."""
+    num_settings = tf.reduce_sum(graph.node_sets["setting"].sizes)
+    num_slots = tf.reduce_sum(graph.node_sets["slot"].sizes)
+    padded, _ = tfgnn.pad_to_total_sizes(graph, budget)
+    codes = padded.node_sets["slot"]["codes"]
+    is_real = tf.range(tf.shape(codes)[0]) < num_slots
+    return padded.replace_features(node_sets={"slot": {"codes": tf.where(is_real[:, None], codes, num_settings)}})
+
+
+@dataclass(frozen=True)
+class CandidateBlock:
+    """Candidates of one graph, as stored: places start to stop among those asked for; padding at the end is masked."""
+
+    kind: str
+    record: bytes
+    codes: np.ndarray  # [num_slots, block] int32
+    costs: np.ndarray  # [block] int64
+    mask: np.ndarray  # [block] bool
+    start: int
+    stop: int
+
+    @property
+    def fields(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+        """What `parse_graph` takes besides the kind."""
+        return tuple(tf.constant(each) for each in (self.record, self.codes, self.costs, self.mask))
+
+    @property
+    def graph(self) -> tfgnn.GraphTensor:
+        """As a GraphTensor of one component. Parsing takes 30 ms here, a fraction of one within a tf.function."""
+        return parse_graph(self.kind, *self.fields)
+
+
+def iterate_blocks(
+    collection: Collection, split: Split, number: int, block: int, candidates: np.ndarray | None = None
+) -> Iterator[CandidateBlock]:
+    """All candidates of a graph (or the [c'] named ones), `block` at a time."""
+    kind, record = collection.manifest.kind, split.read_record(number)
+    if candidates is None:
+        candidates = np.arange(split.graphs[number].num_candidates)
+    for start in range(0, len(candidates), block):
+        chosen = candidates[start : start + block]
+        yield CandidateBlock(kind, record, *_fetch(split, number, kind, chosen, block), start, start + len(chosen))

@@ -1,0 +1,168 @@
+"""manifest.json: what a preprocessed collection holds. Its presence is what makes a dataset finished."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from tpugraphs_polynormer.catalog import COLLECTIONS, NUM_NODE_FEATURES, NUM_OPCODES
+from tpugraphs_polynormer.datasets.statistics import FeatureStatistics, summarize_sizes
+from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.files import write_text
+
+FORMAT_VERSION = 2  # 2: `noise` of each graph and `excluded`
+MANIFEST_NAME = "manifest.json"
+T = TypeVar("T")
+
+
+class DatasetError(UserError):
+    """A dataset that cannot be read: names the file, what was found and what to do."""
+
+
+@dataclass(frozen=True)
+class GraphEntry:
+    """Where one graph lies in its shard: offsets in bytes; what stands at `codes_offset` is told in reader.py."""
+
+    name: str
+    source_sha256: str
+    record_offset: int
+    record_length: int
+    codes_offset: int
+    code_bytes: int  # 1, 2 or 4 per code
+    num_nodes: int
+    num_edges: int
+    num_slots: int
+    num_settings: int
+    num_candidates: int
+    num_source_candidates: int  # before duplicates were collapsed
+    noise: float | None  # of its measurements, see noise.py; None where the archive does not tell
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int, int]:
+        """In the order of statistics.SIZE_NAMES."""
+        return self.num_nodes, self.num_edges, self.num_slots, self.num_settings, self.num_candidates
+
+
+@dataclass(frozen=True)
+class ShardEntry:
+    """One pair of shard files, `<name>.tfrecord` and `<name>.candidates`."""
+
+    name: str
+    record_bytes: int
+    record_sha256: str
+    candidate_bytes: int
+    candidate_sha256: str
+    graphs: tuple[GraphEntry, ...]
+
+
+@dataclass(frozen=True)
+class SplitEntry:
+    """One split: its shards, counts and sizes (max and quantiles over graphs)."""
+
+    num_graphs: int
+    num_candidates: int
+    sizes: dict[str, dict[str, int]]
+    shards: tuple[ShardEntry, ...]
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """An archive that was left out, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The whole of manifest.json."""
+
+    format_version: int
+    collection: str
+    kind: str
+    settings: dict[str, Any]  # of the preprocessing: what a rerun must agree with
+    splits: dict[str, SplitEntry]
+    statistics: FeatureStatistics | None  # of the train split; None where it has no graphs
+    num_rejected: int
+    excluded: dict[str, tuple[str, ...]]  # split -> names of the graphs that the user left out, sorted
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a dataclass as JSON, whole or not at all."""
+    write_text(path, json.dumps(dataclasses.asdict(value), indent=1) + "\n")
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a dataset folder, checked for its version and fields."""
+    path = folder / MANIFEST_NAME
+    if not path.is_file():
+        raise DatasetError(f"{path}: not found, expected a finished dataset; run `tpugraphs preprocess` to the end")
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as fault:
+        raise DatasetError(f"{path}: not readable ({fault}); run `tpugraphs preprocess` again") from None
+    version = content.get("format_version") if isinstance(content, dict) else None
+    if version != FORMAT_VERSION:
+        raise DatasetError(
+            f"{path}: format_version {version}, expected {FORMAT_VERSION}; preprocess again with `tpugraphs preprocess`"
+        )
+    manifest = parse_record(Manifest, content, str(path))
+    _check_values(manifest, path)
+    return manifest
+
+
+def _check_values(manifest: Manifest, path: Path) -> None:
+    """Types are right by now; what would be read wrongly all the same is refused here."""
+    if manifest.collection not in COLLECTIONS:
+        raise DatasetError(f"{path}.collection: found {manifest.collection!r:.80}, expected one of {list(COLLECTIONS)}")
+    expected: dict[str, tuple[Any, Any]] = {"kind": (manifest.kind, COLLECTIONS[manifest.collection].kind)}
+    for name, split in manifest.splits.items():
+        graphs = [graph for shard in split.shards for graph in shard.graphs]
+        expected[f"splits.{name}.num_graphs"] = split.num_graphs, len(graphs)
+        expected[f"splits.{name}.num_candidates"] = split.num_candidates, sum(each.num_candidates for each in graphs)
+        expected[f"splits.{name}.sizes"] = split.sizes, summarize_sizes(np.array([each.sizes for each in graphs]))
+        for graph in graphs:
+            if graph.noise is not None and not 0 <= graph.noise < np.inf:
+                found = f"{path}.splits.{name}: {graph.name}.noise: found {graph.noise!r}"
+                raise DatasetError(f"{found}, expected a relative difference, at least 0; preprocess again")
+    if manifest.statistics:
+        for name in ("mean", "std", "minimum", "maximum"):
+            expected[f"statistics.{name}"] = len(getattr(manifest.statistics, name)), NUM_NODE_FEATURES
+        expected["statistics.opcode_counts"] = len(manifest.statistics.opcode_counts), NUM_OPCODES
+    for field, (found, right) in expected.items():
+        if found != right:
+            raise DatasetError(f"{path}.{field}: found {found!r:.80}, expected {right!r:.80}; preprocess again")
+
+
+def parse_record(kind: type[T], content: Any, where: str) -> T:
+    """JSON -> dataclass, nested; a missing, foreign or ill-typed field is named."""
+    return _parse(kind, content, where)
+
+
+def _parse(kind: Any, content: Any, where: str) -> Any:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        return _parse_dataclass(kind, content, where)
+    if origin is tuple and isinstance(content, list):
+        return tuple(_parse(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(content))
+    if origin is dict and isinstance(content, dict):
+        return {key: _parse(arguments[1], item, f"{where}.{key}") for key, item in content.items()}
+    if type(None) in arguments:
+        return None if content is None else _parse(arguments[0], content, where)
+    if kind is Any or (kind, type(content)) in ((int, int), (float, float), (float, int), (str, str)):
+        return content
+    raise DatasetError(f"{where}: found {content!r:.80}, expected {kind}; preprocess again")
+
+
+def _parse_dataclass(kind: type, content: Any, where: str) -> Any:
+    hints = typing.get_type_hints(kind)
+    if not isinstance(content, dict) or set(content) != set(hints):
+        found = ", ".join(sorted(content)) if isinstance(content, dict) else repr(content)[:80]
+        raise DatasetError(f"{where}: found fields {found}, expected {', '.join(sorted(hints))}; preprocess again")
+    return kind(**{name: _parse(hint, content[name], f"{where}.{name}") for name, hint in hints.items()})

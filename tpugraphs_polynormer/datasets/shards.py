@@ -1,0 +1,267 @@
+"""Writing one shard: archives in, a pair of shard files and their description out; done once, reused when whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tpugraphs_polynormer.archives.featurize import featurize_file
+from tpugraphs_polynormer.archives.noise import group_equal, measure_noise
+from tpugraphs_polynormer.archives.npz import (
+    ArchiveError,
+    LayoutArchive,
+    TileArchive,
+    iterate_layouts,
+    read_archive,
+    write_archive,
+)
+from tpugraphs_polynormer.datasets.encoding import Candidates, collapse_duplicates, encode_layouts, encode_tiles
+from tpugraphs_polynormer.datasets.manifest import (
+    FORMAT_VERSION,
+    DatasetError,
+    GraphEntry,
+    Rejected,
+    ShardEntry,
+    SplitEntry,
+    parse_record,
+)
+from tpugraphs_polynormer.datasets.pruning import keep_neighbourhood
+from tpugraphs_polynormer.datasets.reader import (
+    CANDIDATE_SUFFIX,
+    RECORD_SUFFIX,
+    candidate_bytes,
+    hash_file,
+    shard_checksums,
+    write_candidates,
+)
+from tpugraphs_polynormer.datasets.records import RECORD_FRAMING, serialize_graph, write_record
+from tpugraphs_polynormer.datasets.statistics import Moments, measure, merge, summarize_sizes
+from tpugraphs_polynormer.errors import UserError
+
+DESCRIPTION_SUFFIX = ".shard.json"
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PreprocessSettings:
+    """What decides the bytes of a dataset, besides the archives."""
+
+    max_nodes: int = 0  # prune larger graphs to the neighbourhood of their configurable nodes; 0: never
+    num_hops: int = 3  # how far that neighbourhood reaches at most
+    graphs_per_shard: int = 4
+    skip_bad: bool = False  # leave bad archives out and list them, instead of stopping
+
+    def __post_init__(self) -> None:
+        for name, low in (("max_nodes", 0), ("num_hops", 0), ("graphs_per_shard", 1)):
+            if getattr(self, name) < low:
+                raise UserError(f"{name}: found {getattr(self, name)}, expected at least {low}")
+
+    def recorded(self) -> dict[str, int]:
+        """What a dataset remembers: all but `skip_bad`, which shows in what was rejected."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name != "skip_bad"}
+
+
+@dataclass(frozen=True)
+class ShardDescription:
+    """What one shard holds, and of which archives and settings it was made."""
+
+    format_version: int
+    settings: dict[str, Any]
+    sources: dict[str, str]  # archive name -> sha256
+    shard: ShardEntry
+    moments: dict[str, Any] | None  # of a train shard
+    rejected: tuple[Rejected, ...]
+
+
+def write_shard(
+    folder: Path, name: str, sources: Mapping[str, Path], *, kind: str, is_train: bool, settings: PreprocessSettings
+) -> ShardDescription:
+    """Writes (or finds whole) the shard `name` of the archives {graph name: path}; raises ArchiveError on a bad one.
+
+    All archives are of one `kind`, "layout" or "tile".
+    """
+    checksums = {graph: hash_file(path) for graph, path in sources.items()}
+    done = _find_whole(folder, name, checksums, settings)
+    if done:
+        _logger.info("%s: already whole, reused", folder / name)
+        return done
+    token = uuid.uuid4().hex  # a runner may try the same shard twice at once
+    staged = {suffix: folder / f".{name}{suffix}.{token}.tmp" for suffix in (RECORD_SUFFIX, CANDIDATE_SUFFIX)}
+    try:
+        description = _write_staged(staged, name, sources, checksums, kind, is_train, settings)
+        for suffix, path in staged.items():
+            path.replace(folder / (name + suffix))
+    finally:
+        for path in staged.values():
+            path.unlink(missing_ok=True)
+    # Last: a description says that the two files it describes are in place.
+    path = folder / f".{name}{DESCRIPTION_SUFFIX}.{token}.tmp"
+    content = dataclasses.asdict(description)
+    path.write_text(json.dumps({"sha256": _hash_json(content), "description": content}))
+    path.replace(folder / (name + DESCRIPTION_SUFFIX))
+    return description
+
+
+def read_description(folder: Path, name: str) -> ShardDescription:
+    """The description beside a shard, its own checksum verified."""
+    path = folder / (name + DESCRIPTION_SUFFIX)
+    try:
+        content = json.loads(path.read_text())
+        if content["sha256"] != _hash_json(content["description"]):
+            raise ValueError("its checksum is another")
+        return parse_record(ShardDescription, content["description"], str(path))
+    except (OSError, ValueError, LookupError, TypeError) as fault:
+        raise DatasetError(f"{path}: not readable ({fault}); preprocess again") from None
+
+
+def _hash_json(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def moments_of(description: ShardDescription) -> Moments | None:
+    """The description's moments as arrays."""
+    if description.moments is None:
+        return None
+    content = dict(description.moments)
+    opcodes = np.array(content.pop("opcodes"), np.int64)
+    return Moments(
+        count=content.pop("count"), opcodes=opcodes, **{key: np.array(value) for key, value in content.items()}
+    )
+
+
+def describe_split(descriptions: Sequence[ShardDescription]) -> SplitEntry:
+    """A split of these shards: counts and sizes over all their graphs."""
+    graphs = [graph for description in descriptions for graph in description.shard.graphs]
+    return SplitEntry(
+        num_graphs=len(graphs),
+        num_candidates=sum(graph.num_candidates for graph in graphs),
+        sizes=summarize_sizes(np.array([graph.sizes for graph in graphs])),
+        shards=tuple(description.shard for description in descriptions),
+    )
+
+
+def _find_whole(
+    folder: Path, name: str, checksums: Mapping[str, str], settings: PreprocessSettings
+) -> ShardDescription | None:
+    """The description of a shard that an earlier run made of the same input, if its files are intact."""
+    try:
+        found = read_description(folder, name)
+    except DatasetError:
+        return None
+    wanted = (FORMAT_VERSION, settings.recorded(), dict(checksums))
+    if (found.format_version, found.settings, found.sources) != wanted or (found.rejected and not settings.skip_bad):
+        return None
+    for suffix, checksum in shard_checksums(found.shard).items():
+        path = folder / (name + suffix)
+        if not path.is_file() or hash_file(path) != checksum:
+            return None
+    return found
+
+
+def _write_staged(
+    staged: Mapping[str, Path],
+    name: str,
+    sources: Mapping[str, Path],
+    checksums: Mapping[str, str],
+    kind: str,
+    is_train: bool,
+    settings: PreprocessSettings,
+) -> ShardDescription:
+    entries: list[GraphEntry] = []
+    moments: list[Moments] = []
+    rejected: list[Rejected] = []
+    record_offset = 0
+    with staged[RECORD_SUFFIX].open("wb") as records, staged[CANDIDATE_SUFFIX].open("wb") as stream:
+        for graph, path in sources.items():
+            try:
+                archive, candidates = read_candidates(path, kind)
+            except UserError as fault:
+                if not settings.skip_bad:
+                    raise
+                rejected.append(Rejected(path.name, str(fault).replace(str(path), path.name)))
+                continue
+            num_source = len(candidates.rows)
+            noise = measure_noise(candidates.runtimes / candidates.normalizers, group_equal(candidates.codes))
+            if is_train:
+                candidates = collapse_duplicates(candidates)
+            kept = keep_neighbourhood(archive, settings.max_nodes, settings.num_hops)
+            record = serialize_graph(archive, kept, candidates.settings, candidates.codes.shape[1])
+            write_record(records, record)
+            entry = GraphEntry(
+                name=graph,
+                source_sha256=checksums[graph],
+                record_offset=record_offset,
+                record_length=len(record),
+                codes_offset=stream.tell(),
+                code_bytes=candidates.codes.itemsize,
+                num_nodes=len(kept),
+                num_edges=int(np.isin(archive.edge_index, kept).all(axis=1).sum()),
+                num_slots=candidates.codes.shape[1],
+                num_settings=len(candidates.settings),
+                num_candidates=len(candidates.codes),
+                num_source_candidates=num_source,
+                noise=noise,
+            )
+            record_offset += len(record) + RECORD_FRAMING
+            write_candidates(stream, candidates)
+            if stream.tell() - entry.codes_offset != candidate_bytes(entry):
+                raise RuntimeError(f"{graph}: wrote {stream.tell() - entry.codes_offset} candidate bytes")
+            entries.append(entry)
+            if is_train:
+                moments.append(measure(archive.node_feat[kept], archive.node_opcode[kept]))
+    return ShardDescription(
+        format_version=FORMAT_VERSION,
+        settings=settings.recorded(),
+        sources=dict(checksums),
+        shard=ShardEntry(
+            name=name,
+            record_bytes=staged[RECORD_SUFFIX].stat().st_size,
+            record_sha256=hash_file(staged[RECORD_SUFFIX]),
+            candidate_bytes=staged[CANDIDATE_SUFFIX].stat().st_size,
+            candidate_sha256=hash_file(staged[CANDIDATE_SUFFIX]),
+            graphs=tuple(entries),
+        ),
+        moments=_plain(merge(moments)) if moments else None,
+        rejected=tuple(rejected),
+    )
+
+
+def read_candidates(path: Path, kind: str) -> tuple[TileArchive | LayoutArchive, Candidates]:
+    """An archive of that kind and its candidates encoded; a layout's dense tensor is never held.
+
+    A layout tuning protobuf (.pb) is featurized first, into an archive of the same name.
+    """
+    if path.suffix == ".pb":
+        with tempfile.TemporaryDirectory(prefix="tpugraphs-") as folder:
+            converted = Path(folder) / f"{path.stem}.npz"
+            write_archive(converted, featurize_file(path))
+            return read_candidates(converted, kind)
+    archive = read_archive(path, with_candidates=False)
+    if archive.kind != kind:
+        raise ArchiveError(path, "kind", f"a {archive.kind} archive", f"a {kind} archive")
+    if isinstance(archive, LayoutArchive):
+        settings, codes = encode_layouts(iterate_layouts(path), len(archive.node_config_ids))
+        normalizers = np.ones(archive.num_candidates, np.int64)
+    else:
+        settings, codes = encode_tiles(archive.config_feat)
+        normalizers = archive.config_runtime_normalizers
+    rows = np.arange(archive.num_candidates, dtype=np.int32)
+    return archive, Candidates(settings, codes, archive.config_runtime, normalizers, rows, np.ones_like(rows))
+
+
+def _plain(moments: Moments) -> dict[str, Any]:
+    return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in _items(moments)}
+
+
+def _items(record: Any) -> Iterator[tuple[str, Any]]:
+    return ((field.name, getattr(record, field.name)) for field in dataclasses.fields(record))

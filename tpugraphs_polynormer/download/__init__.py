@@ -1,0 +1,1 @@
+"""Fetching the official collections and the benchmarks' files."""

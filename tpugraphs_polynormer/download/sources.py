@@ -1,0 +1,110 @@
+"""Where the official TpuGraphs archives and the files of the thirteen benchmarks are published."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tpugraphs_polynormer.archives.indices import index_file_name
+from tpugraphs_polynormer.catalog import SPLITS, find_benchmark, find_collection
+
+TPUGRAPHS_ADDRESS = "https://download.tensorflow.org/data/tpu_graphs/v0"
+# Where tpu_graphs/evals/README.md of the official repository says that the index files are.
+_TPUGRAPHS_BASELINES = "https://github.com/google-research-datasets/tpu_graphs/raw/main/tpu_graphs/baselines/layout"
+INDEX_FOLDER = "eval_indices"
+_YANDEX = "https://github.com/yandex-research/heterophilous-graphs/raw/main/data"
+_SHCHUR = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz"
+_POLYNORMER = "https://github.com/cornell-zhang/Polynormer/raw/main/data"
+_WIKICS = "https://github.com/pmernyei/wiki-cs-dataset/raw/master/dataset"
+_OGB = "https://snap.stanford.edu/ogb/data/nodeproppred"
+_GOOGLE_DRIVE = "https://drive.usercontent.google.com/download?export=download&confirm=t&id="
+_TUNED_GNN = "https://github.com/LUOyk1999/tunedGNN/raw/main"
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """One public file: `path` is where it goes below the output folder; archives (.tar, .zip) are unpacked there."""
+
+    address: str
+    path: str
+    sha256: str | None = None  # of the published file, where it is known
+
+    @property
+    def is_archive(self) -> bool:
+        """Whether it is to be unpacked."""
+        return self.path.endswith((".tar", ".zip"))
+
+
+def list_collection_files(collection_id: str, base_address: str | None = None) -> tuple[RemoteFile, ...]:
+    """The tar files of one collection, one per split; each unpacks to npz/<collection folder>/<split>/<graph>.npz."""
+    stem = "npz_" + find_collection(collection_id).id.replace(":", "_")
+    names = [f"{stem}_{split}.tar" for split in SPLITS]
+    return tuple(RemoteFile(f"{(base_address or TPUGRAPHS_ADDRESS).rstrip('/')}/{name}", name) for name in names)
+
+
+def list_index_files(collection_id: str, base_address: str | None = None) -> tuple[RemoteFile, ...]:
+    """The official validation index file of a layout collection, none for tiles; goes to eval_indices/.
+
+    A `base_address` other than the official one has it below eval_indices/ too.
+    """
+    if find_collection(collection_id).kind != "layout":
+        return ()
+    path = f"{INDEX_FOLDER}/{index_file_name(collection_id)}"
+    return (RemoteFile(f"{(base_address or _TPUGRAPHS_BASELINES).rstrip('/')}/{path}", path),)
+
+
+def list_benchmark_files(name: str, mirror: str | None = None) -> tuple[RemoteFile, ...]:
+    """The public files of one benchmark; a mirror is a base address that holds them all under their own names."""
+    files = BENCHMARK_FILES[find_benchmark(name).name]
+    if mirror is None:
+        return files
+    return tuple(
+        RemoteFile(f"{mirror.rstrip('/')}/{file.path.rsplit('/', 1)[-1]}", file.path, file.sha256) for file in files
+    )
+
+
+def _yandex(stem: str) -> tuple[RemoteFile, ...]:
+    return (RemoteFile(f"{_YANDEX}/{stem}.npz", f"{stem}.npz"),)
+
+
+def _shchur(name: str, stem: str, split_sha256: str) -> tuple[RemoteFile, ...]:
+    split = f"{name}_split.npz"
+    return (
+        RemoteFile(f"{_SHCHUR}/{stem}.npz", f"{stem}.npz"),
+        RemoteFile(f"{_POLYNORMER}/{split}", f"splits/{split}", split_sha256),
+    )
+
+
+BENCHMARK_FILES: dict[str, tuple[RemoteFile, ...]] = {
+    "amazon-computer": _shchur(
+        "amazon-computer",
+        "amazon_electronics_computers",
+        "dff698aba1dd30b8bd7d1dca65c60b1f8d9027d950e07a23e86dcbf16c539f24",
+    ),
+    "amazon-photo": _shchur(
+        "amazon-photo",
+        "amazon_electronics_photo",
+        "0609f6ab15ddabfe33a34f10d960d09499e634472f72104abb1f3be858127432",
+    ),
+    "coauthor-cs": _shchur(
+        "coauthor-cs", "ms_academic_cs", "b8c46a38d93b1f9d6b8b8ab944d870e8d44ccdde0639188681e0d38212480ec5"
+    ),
+    "coauthor-physics": _shchur(
+        "coauthor-physics", "ms_academic_phy", "2034eb90f5ff80eee0e371cc05b20690a16786fb085924b9166c83361fbbcb39"
+    ),
+    "wikics": (RemoteFile(f"{_WIKICS}/data.json", "wikics/data.json"),),
+    "roman-empire": _yandex("roman_empire"),
+    "amazon-ratings": _yandex("amazon_ratings"),
+    "minesweeper": _yandex("minesweeper"),
+    "tolokers": _yandex("tolokers"),
+    "questions": _yandex("questions"),
+    "ogbn-arxiv": (RemoteFile(f"{_OGB}/arxiv.zip", "arxiv.zip"),),
+    "ogbn-products": (RemoteFile(f"{_OGB}/products.zip", "products.zip"),),
+    "pokec": (
+        RemoteFile(f"{_GOOGLE_DRIVE}1dNs5E7BrWJbgcHeQ_zuy5Ozp2tRCWG0y", "pokec/pokec.mat"),
+        RemoteFile(
+            f"{_TUNED_GNN}/large_graph/data/pokec/pokec-splits.npy",
+            "pokec/pokec-splits.npy",
+            "2a6ceb92307ee911daa3428dc2491d83b5f7deefd7faa2dfe502b8f7c2947d1b",
+        ),
+    ),
+}

@@ -1,0 +1,80 @@
+"""From a JAX or TensorFlow function to an HLO module; both libraries are imported only when asked for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tpugraphs_polynormer.hlo.errors import HloError
+from tpugraphs_polynormer.hlo.module import Module
+from tpugraphs_polynormer.hlo.prelayout import EXPORT_NAME, find_snapshot
+from tpugraphs_polynormer.hlo.protobuf import read_module
+
+_COMPILE_SECONDS = 1800
+
+
+def from_jax(function: Callable[..., Any], *args: Any, before_layout: bool = False) -> Module:
+    """Lowers a JAX function to HLO.
+
+    Args:
+      function: a plain or jitted function of arrays.
+      *args: example arguments; only their shapes and types matter (`jax.ShapeDtypeStruct` will do).
+      before_layout: compile it for this machine in a child process and take the program as it stands just before
+        layouts are assigned (inlined, simplified): closer to the dataset than the raw lowering.
+
+    Raises:
+      HloError: JAX is missing, or the child process left no snapshot.
+    """
+    try:
+        import jax
+    except ImportError as error:
+        raise HloError("from_jax needs JAX, which is not installed; install the package's jax extra") from error
+    jitted = function if hasattr(function, "lower") else jax.jit(function)
+    if before_layout:
+        return _snapshot_before_layout(jitted, args)
+    return read_module(jitted.lower(*args).compiler_ir("hlo").as_serialized_hlo_module_proto())
+
+
+def from_tf(function: Callable[..., Any], *args: Any) -> Module:
+    """Lowers a TensorFlow function of tensors to HLO, as `tf.function(jit_compile=True)` hands it to XLA."""
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise HloError("from_tf needs TensorFlow, which is not installed; install it") from error
+    # A tf.function made without jit_compile cannot show its HLO: so what it wraps is wrapped anew.
+    plain = function.python_function if hasattr(function, "python_function") else function
+    compiled = tf.function(plain, jit_compile=True)
+    return read_module(compiled.experimental_get_compiler_ir(*args)(stage="hlo_serialized"))
+
+
+def _snapshot_before_layout(jitted: Any, args: tuple[Any, ...]) -> Module:
+    """Compiles in a child process, for dumping every pass can abort the process that does it."""
+    from jax import export
+
+    try:
+        exported = export.export(jitted)(*args).serialize()
+    except ImportError as error:
+        raise HloError("before_layout=True needs the flatbuffers package; install the package's jax extra") from error
+    with tempfile.TemporaryDirectory(prefix="tpugraphs-hlo-") as folder:
+        Path(folder, EXPORT_NAME).write_bytes(exported)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        command = [sys.executable, "-m", "tpugraphs_polynormer.hlo.prelayout", folder]
+        try:
+            child = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise HloError(f"compiling took longer than {_COMPILE_SECONDS} s; use before_layout=False") from error
+        snapshot = find_snapshot(Path(folder))
+        if snapshot is None:
+            last = (child.stderr.strip().splitlines() or ["no message"])[-1]
+            raise HloError(
+                f"the compiling child process ended with code {child.returncode} and left no snapshot before layout "
+                f"assignment ({last}); use before_layout=False"
+            )
+        return read_module(snapshot.read_bytes())

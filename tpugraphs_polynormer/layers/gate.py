@@ -1,0 +1,42 @@
+"""The gate beta of Polynormer's layers: learned through a sigmoid, learned as it is, or fixed."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tpugraphs_polynormer.layers.normalization import expand_like
+
+
+class Gate(tf.keras.layers.Layer):
+    """beta of Eqs. 7 and 8, as [dim], or with the Fiedler vector v2 of App. J as v2 beta^T: [num_nodes, (1,) dim].
+
+    Args:
+      beta: -1 (any negative number) learns the gate through a sigmoid; otherwise its (initial) value.
+      learn_beta: False keeps a non-negative `beta` as a constant, as the authors' large-graph model does.
+    """
+
+    def __init__(self, *, beta: float = -1.0, learn_beta: bool = True, **kwargs):
+        super().__init__(**kwargs)
+        if beta < 0 and not learn_beta:
+            raise ValueError(f"beta {beta} asks for a gate learned through a sigmoid, but learn_beta is False")
+        self.beta = beta
+        self.learn_beta = learn_beta
+
+    def build(self, shape: tf.TensorShape) -> None:
+        dim = tf.TensorShape(shape)[-1]
+        if self.learn_beta:
+            spread = tf.keras.initializers.RandomNormal(stddev=(2 / (1 + dim)) ** 0.5)
+            start = spread if self.beta < 0 else tf.keras.initializers.Constant(self.beta)
+            self.weight = self.add_weight("beta", [dim], initializer=start)
+        super().build(shape)
+
+    def call(self, states: tf.Tensor, *, fiedler: tf.Tensor | None = None) -> tf.Tensor:
+        """`states` gives the shape and dtype only; `fiedler` is [num_nodes] or None (v1: the ones vector)."""
+        if not self.learn_beta:
+            gate = tf.fill([states.shape[-1]], tf.cast(self.beta, states.dtype))
+        else:
+            gate = tf.sigmoid(self.weight) if self.beta < 0 else tf.convert_to_tensor(self.weight)
+        return gate if fiedler is None else expand_like(tf.cast(fiedler, states.dtype), states) * gate
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "beta": self.beta, "learn_beta": self.learn_beta}

@@ -1,0 +1,140 @@
+"""Polynormer's local layer: a graph convolution multiplied by a linear map of the same states."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tpugraphs_polynormer.layers.convolutions import GraphAttention, GraphConvolution, Linear
+from tpugraphs_polynormer.layers.dense import build_layers
+from tpugraphs_polynormer.layers.dropout import Dropout
+from tpugraphs_polynormer.layers.edge_index import Edges
+from tpugraphs_polynormer.layers.gate import Gate
+from tpugraphs_polynormer.layers.normalization import LayerNorm, MaskedBatchNorm, layer_norm
+from tpugraphs_polynormer.layers.shared_states import Hop, expand
+
+CONVOLUTIONS = ("gat", "gcn")
+
+_SETTINGS = (
+    "num_heads",
+    "head_dim",
+    "conv",
+    "beta",
+    "learn_beta",
+    "pre_norm",
+    "post_norm",
+    "relu",
+    "dropout_rate",
+    "formulation",
+    "recompute",
+)
+
+
+class LocalAttention(tf.keras.layers.Layer):
+    """Local equivariant attention (Eq. 7, as implemented in Eq. 12).
+
+    h = relu(states W_h); x = relu(conv(states) + states W + b); out = (1 - beta) * LayerNorm(h * x) + beta * x.
+
+    States [num_nodes, dim] or [num_nodes, candidates, dim] -> the same with num_heads * head_dim. Padding nodes change
+    nothing as long as padding edges join padding nodes (or are masked); batch norm reads `node_mask`.
+
+    Args:
+      num_heads, head_dim: the output width is their product.
+      conv: `gat` (attention) or `gcn`.
+      beta, learn_beta: see Gate.
+      pre_norm: layer norm before everything else. post_norm: batch norm after conv + linear.
+      relu: Polynormer-r; False leaves the pure polynomial.
+      dropout_rate: after the activation.
+      formulation: see kernels.
+      recompute: recompute the gated product in the backward pass instead of keeping it.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_heads: int,
+        head_dim: int,
+        conv: str = "gat",
+        beta: float = -1.0,
+        learn_beta: bool = True,
+        pre_norm: bool = False,
+        post_norm: bool = False,
+        relu: bool = True,
+        dropout_rate: float = 0.0,
+        formulation: str = "auto",
+        recompute: bool = False,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.conv = conv
+        self.beta = beta
+        self.learn_beta = learn_beta
+        self.pre_norm = pre_norm
+        self.post_norm = post_norm
+        self.relu = relu
+        self.dropout_rate = dropout_rate
+        self.formulation = formulation
+        self.recompute = recompute
+        units = num_heads * head_dim
+        self.convolve = build_convolution(conv, num_heads=num_heads, head_dim=head_dim, formulation=formulation)
+        self.linear = Linear(units, name="linear")
+        self.factor = Linear(units, name="factor")
+        self.gate = Gate(beta=beta, learn_beta=learn_beta, name="gate")
+        self.norm = LayerNorm(name="norm")
+        self.norm_before = LayerNorm(name="norm_before") if pre_norm else None
+        self.norm_after = MaskedBatchNorm(name="norm_after") if post_norm else None
+        self.dropout = Dropout(rate=dropout_rate)
+
+    def build(self, shape: tf.TensorShape) -> None:
+        shape = tf.TensorShape(shape)
+        out_shape = shape[:-1].concatenate([self.num_heads * self.head_dim])
+        build_layers([self.norm_before, self.convolve, self.linear, self.factor], shape)
+        build_layers([self.norm_after, self.gate, self.norm], out_shape)
+        super().build(shape)
+
+    def call(
+        self,
+        states: tf.Tensor,
+        edges: Edges | Hop,
+        *,
+        node_mask: tf.Tensor | None = None,
+        fiedler: tf.Tensor | None = None,
+        training: bool | None = None,
+    ) -> tf.Tensor:
+        if self.norm_before is not None:
+            states = self.norm_before(states)
+        activation = tf.nn.relu if self.relu else tf.identity
+        factor = expand(activation(self.factor(states)), edges)
+        mixed = self.convolve(states, edges) + expand(self.linear(states), edges)
+        if self.norm_after is not None:
+            weights = edges.row_weights() if isinstance(edges, Hop) else node_mask
+            mixed = self.norm_after(mixed, node_mask=weights, training=training)
+        mixed = self.dropout(activation(mixed), training=training)
+        combine = tf.recompute_grad(gated_product) if self.recompute else gated_product
+        gate = self.gate(mixed, fiedler=fiedler)
+        return combine(factor, mixed, gate, tf.identity(self.norm.scale), tf.identity(self.norm.offset))
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), **{name: getattr(self, name) for name in _SETTINGS}}
+
+
+def build_convolution(conv: str, *, num_heads: int, head_dim: int, formulation: str) -> tf.keras.layers.Layer:
+    """The `gat` or `gcn` layer of width num_heads * head_dim."""
+    if conv == "gat":
+        return GraphAttention(num_heads=num_heads, head_dim=head_dim, formulation=formulation, name="convolve")
+    if conv == "gcn":
+        return GraphConvolution(units=num_heads * head_dim, formulation=formulation, name="convolve")
+    raise ValueError(f"unknown conv {conv!r}, expected one of {', '.join(CONVOLUTIONS)}")
+
+
+def gated_product(
+    factor: tf.Tensor, mixed: tf.Tensor, gate: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor
+) -> tf.Tensor:
+    """(1 - gate) * LayerNorm(factor * mixed) + gate * mixed (Eq. 12); gate [dim], or [num_nodes, (1,) dim]."""
+    product = factor * mixed
+    if gate.shape.rank > 1:
+        return (1 - gate) * layer_norm(product, scale, offset) + gate * mixed
+    # One vector for all nodes goes into the norm's own, which spares passes over the states.
+    rest = tf.cast(1 - gate, scale.dtype)
+    return layer_norm(product, rest * scale, rest * offset) + gate * mixed

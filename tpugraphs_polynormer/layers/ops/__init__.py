@@ -1,0 +1,1 @@
+"""Numeric routines along edges, in formulations for CPU, GPU and XLA."""

@@ -1,0 +1,278 @@
+"""Early fusion without the waste: a node that no candidate has reached yet has one state, not one per candidate.
+
+Nodes are put in the order of their hops from the configurable ones. Before the first layer only the configurable nodes
+differ between candidates; each layer lets the difference travel one hop. So the nodes that vary are always a prefix of
+the order, and the states of p varying nodes and n - p shared ones are kept as the rows of one matrix
+
+    [p * candidates + n - p, dim]: candidate by candidate for each varying node, then one row for each shared node.
+
+Whatever works row by row (dense layers, norms, activations) needs no change; only what mixes nodes does:
+`aggregate_hop`, `attend_hop`, and global attention, which reads the two parts (models/shared_attention.py). Scores and
+gradients are those of the naive computation on [n, candidates, dim]. (Dropout draws one mask for a shared row:
+candidates see the same noise there.)
+
+The sizes of the prefixes depend on the data, so XLA cannot compile this: under XLA RankingModel computes naively.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tpugraphs_polynormer.layers.edge_index import (
+    Edges,
+    count_splits,
+    invert_order,
+    renumber_edges,
+    repeat_each,
+    select_edges,
+)
+from tpugraphs_polynormer.layers.ops.aggregation import attend, inverse_degree, sum_edges
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One layer's step: `before` nodes vary in its input, `after` in its output. Node ids are places in the order."""
+
+    edges: Edges  # among all nodes, without masked ones
+    num_candidates: int | tf.Tensor
+    before: tf.Tensor
+    after: tf.Tensor
+    node_mask: tf.Tensor  # [num_nodes] bool
+
+    def cut(self, rows: tf.Tensor, num_nodes: tf.Tensor) -> list[tf.Tensor]:
+        """Rows of the input: of varying nodes, of the shared ones among the first `num_nodes`, of the others.
+
+        A split, not slices: its gradient is one concatenation, that of each slice an array as large as the rows.
+        """
+        num_rows, first = tf.shape(rows)[0], self.before * self.num_candidates
+        near = num_nodes - self.before
+        return tf.split(rows, tf.stack([first, near, num_rows - first - near]), axis=0, num=3)
+
+    def expand(self, rows: tf.Tensor) -> tf.Tensor:
+        """Rows of the layer's input -> rows of its output: nodes that begin to vary get a copy per candidate."""
+        varying, begin, shared = self.cut(rows, self.after)
+        return tf.concat([varying, tf.repeat(begin, self.num_candidates, axis=0), shared], 0)
+
+    def add_first(self, rows: tf.Tensor, added: tf.Tensor) -> tf.Tensor:
+        """Rows of the input plus [first nodes, candidates, dim] at the front."""
+        added = tf.reshape(added, [-1, added.shape[-1]])
+        first, others = split_at(rows, tf.shape(added)[0])
+        return tf.concat([first + added, others], 0)
+
+    def join(self, varying: tf.Tensor, shared: tf.Tensor) -> tf.Tensor:
+        """[after, candidates, ...] and [num_nodes - after, ...] -> rows of the output."""
+        tail = shared.shape[1:].as_list()
+        return tf.concat([tf.reshape(varying, [-1, *tail]), shared], 0)
+
+    def connect_rows(self) -> Edges:
+        """The edges among rows: from rows of the input to rows of the output.
+
+        An edge into a node that varies stands once for each candidate, from the source's row of that candidate or from
+        its only one; an edge into a shared node stands once. Both orders follow from those of `edges`: no sort.
+        """
+        edges, k, before, after = self.edges, self.num_candidates, self.before, self.after
+        counts = edges.target_splits[1:] - edges.target_splits[:-1]
+        num_into_varying = edges.target_splits[after]
+
+        def place(edge: tf.Tensor, candidate: tf.Tensor) -> tf.Tensor:
+            """Where an edge (of a candidate) stands: by target, then candidate, then as in `edges`."""
+            target = tf.gather(edges.target, edge)
+            first = tf.gather(edges.target_splits, target)
+            in_varying = k * first + candidate * tf.gather(counts, target) + edge - first
+            return tf.where(target < after, in_varying, edge + (k - 1) * num_into_varying)
+
+        into_varying, candidate = _for_each_candidate(edges.target[:num_into_varying], edges.target_splits, k)
+        source = tf.gather(edges.source, into_varying)
+        source = tf.concat(
+            [
+                tf.where(source < before, source * k + candidate, source + (k - 1) * before),
+                edges.source[num_into_varying:] + (k - 1) * before,
+            ],
+            0,
+        )
+        target = tf.repeat(edges.target[:num_into_varying], k) * k + candidate
+        target = tf.concat([target, edges.target[num_into_varying:] + (k - 1) * after], 0)
+
+        by_source = edges.source_order
+        num_from_varying = edges.source_splits[before]
+        sources = tf.gather(edges.source, by_source[:num_from_varying])
+        from_varying, of_candidate = _for_each_candidate(sources, edges.source_splits, k)
+        from_shared = by_source[num_from_varying:]
+        copies = tf.where(tf.gather(edges.target, from_shared) < after, k, 1)
+        number, of_copy = repeat_each(copies)
+        order = tf.concat(
+            [place(tf.gather(by_source, from_varying), of_candidate), place(tf.gather(from_shared, number), of_copy)], 0
+        )
+        into_row = k * edges.target_splits[:after, tf.newaxis] + counts[:after, tf.newaxis] * tf.range(k)
+        into_shared = edges.target_splits[after:] + (k - 1) * num_into_varying
+        return Edges(
+            source=source,
+            target=target,
+            source_order=order,
+            target_splits=tf.concat([tf.reshape(into_row, [-1]), into_shared], 0),
+            source_splits=count_splits(source, edges.num_nodes + (k - 1) * before),
+        )
+
+    def row_weights(self) -> tf.Tensor:
+        """[rows of the output]: how often each row stands in the naive [n, candidates, dim]; 0 for padding."""
+        real = tf.cast(self.node_mask, tf.float32)
+        varying = tf.repeat(real[: self.after], self.num_candidates)
+        return tf.concat([varying, real[self.after :] * tf.cast(self.num_candidates, tf.float32)], 0)
+
+
+class Reach(NamedTuple):
+    """How far candidates can make a difference: a batch's nodes by hops from the configurable ones, for any candidates.
+
+    All but `order` and `place` is in that order.
+    """
+
+    edges: Edges  # without masked ones
+    order: tf.Tensor  # [num_nodes], which node comes where
+    place: tf.Tensor  # [num_nodes], where each node stands in the order
+    sizes: tuple[tf.Tensor, ...]  # nodes within 0, 1, ..., num_hops hops
+    graphs: tf.Tensor  # [num_nodes] int32
+    node_mask: tf.Tensor  # [num_nodes] bool
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """The rows that `num_candidates` candidates make of a Reach."""
+
+    reach: Reach
+    num_candidates: int | tf.Tensor
+
+    @property
+    def num_varying(self) -> tf.Tensor:
+        """Nodes that vary after the last layer."""
+        return self.reach.sizes[-1]
+
+    def hops(self, num_layers: int) -> list[Hop]:
+        """The steps of `num_layers` layers; after `num_hops` of them nothing spreads (layers without edges)."""
+        sizes = (*self.reach.sizes, *self.reach.sizes[-1:] * num_layers)[: num_layers + 1]
+        return [
+            Hop(
+                edges=self.reach.edges,
+                num_candidates=self.num_candidates,
+                before=before,
+                after=after,
+                node_mask=self.reach.node_mask,
+            )
+            for before, after in itertools.pairwise(sizes)
+        ]
+
+    def split(self, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The last rows as [num_varying, candidates, dim] and [num_nodes - num_varying, 1, dim]."""
+        varying, shared = split_at(rows, self.num_varying * self.num_candidates)
+        return tf.reshape(varying, [-1, self.num_candidates, rows.shape[-1]]), shared[:, tf.newaxis]
+
+    def split_nodes(self, per_node: tf.Tensor) -> list[tf.Tensor]:
+        """[num_nodes, ...] in the order of the reach, cut as `split` does."""
+        return split_at(per_node, self.num_varying)
+
+
+def find_reach(edges: Edges, starts: tf.Tensor, *, num_hops: int, graphs: tf.Tensor, node_mask: tf.Tensor) -> Reach:
+    """The reach of a batch's candidates.
+
+    Args:
+      edges: both ways, as the layers use them.
+      starts: [num_nodes] bool, the nodes that candidates differ in before the first layer.
+      num_hops: how many layers look at neighbours.
+      graphs: [num_nodes] int, the graph of each node. node_mask: [num_nodes] bool.
+    """
+    if edges.mask is not None:
+        edges = select_edges(edges, edges.mask)._replace(mask=None)
+    hops = count_hops(edges.source, edges.target, starts, num_hops)
+    rings = [tf.where(hops == hop)[:, 0] for hop in range(num_hops + 2)]  # the last is never reached
+    order = tf.cast(tf.concat(rings, 0), tf.int32)
+    place = invert_order(order)
+    return Reach(
+        edges=renumber_edges(edges, order, place),
+        order=order,
+        place=place,
+        sizes=tuple(itertools.accumulate(tf.shape(ring)[0] for ring in rings[:-1])),
+        graphs=tf.gather(graphs, order),
+        node_mask=tf.gather(node_mask, order),
+    )
+
+
+def split_at(rows: tf.Tensor, count: tf.Tensor | int) -> list[tf.Tensor]:
+    """The first `count` rows, and the others. (A slice's gradient would be an array as large as the rows.)"""
+    return tf.split(rows, tf.stack([count, tf.shape(rows)[0] - count]), num=2)
+
+
+def count_hops(source: tf.Tensor, target: tf.Tensor, starts: tf.Tensor, most: int) -> tf.Tensor:
+    """[num_nodes] int32: edges on the shortest way from a start; most + 1 where it is longer."""
+    reached = tf.cast(starts, tf.int32)
+    hops = 1 - reached
+    for _ in range(most):
+        arrived = tf.math.unsorted_segment_max(tf.gather(reached, source), target, tf.shape(starts)[0])
+        reached = tf.maximum(reached, arrived)
+        hops += 1 - reached
+    return hops
+
+
+def layer_edges(edges: Edges | Frontier, num_layers: int) -> list[Edges | Hop]:
+    """What each of a trunk's layers gets as its edges."""
+    return edges.hops(num_layers) if isinstance(edges, Frontier) else [edges] * num_layers
+
+
+def expand(states: tf.Tensor, edges: Edges | Hop) -> tf.Tensor:
+    """States of a layer's input, as its output has them."""
+    return edges.expand(states) if isinstance(edges, Hop) else states
+
+
+def aggregate_hop(rows: tf.Tensor, hop: Hop, *, how: str, formulation: str) -> tf.Tensor:
+    """`kernels.aggregate` of rows [input rows, dim] -> [output rows, dim].
+
+    A sum splits: varying neighbours are added up per candidate, shared ones once, for all targets together.
+    """
+    inverse = inverse_degree(hop.edges)
+    if how == "gcn":
+        rows *= tf.cast(_row_values(tf.sqrt(inverse), hop.before, hop.num_candidates), rows.dtype)
+    dim = rows.shape[-1]
+    varying, _, shared = hop.cut(rows, hop.before)
+    varying = tf.reshape(varying, [hop.before, hop.num_candidates * dim])
+    edges = hop.edges
+    from_varying = select_edges(edges, edges.source < hop.before, sources=(0, hop.before), targets=(0, hop.after))
+    from_shared = select_edges(edges, edges.source >= hop.before, sources=(hop.before, edges.num_nodes))
+    varying = sum_edges(varying, from_varying, formulation=formulation)
+    shared = sum_edges(shared, from_shared, formulation=formulation)  # [num_nodes, dim]
+    begin, shared = split_at(shared, hop.after)
+    varying = tf.reshape(varying, [hop.after, hop.num_candidates, dim]) + begin[:, tf.newaxis]
+    summed = hop.join(varying, shared)
+    if how == "sum":
+        return summed
+    scale = tf.sqrt(inverse) if how == "gcn" else inverse
+    return summed * tf.cast(_row_values(scale, hop.after, hop.num_candidates), rows.dtype)
+
+
+def attend_hop(
+    source_scores: tf.Tensor, target_scores: tf.Tensor, values: tf.Tensor, hop: Hop, *, formulation: str
+) -> tf.Tensor:
+    """`kernels.attend` of rows: scores [input rows, heads], values [input rows, heads, dim] -> [output rows, ...].
+
+    A node that varies weighs all its neighbours by candidate; one that does not has shared neighbours only.
+    """
+    return attend(source_scores, hop.expand(target_scores), values, hop.connect_rows(), formulation=formulation)
+
+
+def _for_each_candidate(nodes: tf.Tensor, splits: tf.Tensor, k: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """A list sorted by node, with each node's run k times over: the place in the list, and the candidate, [k * length].
+
+    Args:
+      nodes: [length], the node of each entry. splits: [num_nodes + 1], where the runs begin.
+    """
+    nodes = tf.repeat(nodes, k)  # a node's run is k times as long, but holds the same node
+    first = tf.gather(splits, nodes)
+    length = tf.gather(splits, nodes + 1) - first
+    within = tf.range(tf.shape(nodes)[0]) - k * first
+    return first + within % length, within // length
+
+
+def _row_values(per_node: tf.Tensor, num_varying: tf.Tensor, num_candidates: int | tf.Tensor) -> tf.Tensor:
+    """[num_nodes, 1] -> [rows, 1]."""
+    return tf.concat([tf.repeat(per_node[:num_varying], num_candidates, axis=0), per_node[num_varying:]], 0)

@@ -1,0 +1,124 @@
+"""Baseline trunks, GCN, GraphSAGE and GAT, that can stand wherever Polynormer does."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tpugraphs_polynormer.layers.convolutions import GraphAttention, GraphConvolution, Linear, SageConvolution
+from tpugraphs_polynormer.layers.dense import build_layers
+from tpugraphs_polynormer.layers.dropout import Dropout
+from tpugraphs_polynormer.layers.edge_index import Edges
+from tpugraphs_polynormer.layers.shared_states import Frontier, Hop, layer_edges
+from tpugraphs_polynormer.models.encoder import Trunk
+from tpugraphs_polynormer.models.polynormer import Polynormer
+
+
+class BaselineTrunk(Trunk):
+    """Convolutions, each with an activation and dropout: [num_nodes, (candidates,) dim] -> [..., hidden_dim].
+
+    Args:
+      hidden_dim: width of every layer. num_layers: convolutions. dropout_rate: after each.
+      formulation: see kernels.
+    """
+
+    def __init__(
+        self, *, hidden_dim: int, num_layers: int, dropout_rate: float = 0.0, formulation: str = "auto", **kwargs
+    ):
+        super().__init__(**kwargs)
+        self.hidden_dim = hidden_dim
+        self.num_layers = num_layers
+        self.dropout_rate = dropout_rate
+        self.formulation = formulation
+        self.dropout = Dropout(rate=dropout_rate)
+        self.convolutions = [self.create_convolution(f"convolution_{i}") for i in range(num_layers)]
+
+    def create_convolution(self, name: str) -> tf.keras.layers.Layer:
+        """The layer that tells one baseline from another."""
+        raise NotImplementedError(f"{type(self).__name__} does not say which convolution it is made of")
+
+    @property
+    def output_dim(self) -> int:
+        """Width of the result."""
+        return self.hidden_dim
+
+    @property
+    def num_hops(self) -> int:
+        """How far a difference between nodes travels."""
+        return self.num_layers
+
+    def build(self, shape: tf.TensorShape) -> None:
+        shape = tf.TensorShape(shape)
+        build_layers(self.convolutions[:1], shape)
+        build_layers(self.convolutions[1:], shape[:-1].concatenate([self.hidden_dim]))
+        super().build(shape)
+
+    def call(
+        self,
+        states: tf.Tensor,
+        edges: Edges | Frontier,
+        *,
+        component_ids: tf.Tensor | None = None,
+        num_components: int | tf.Tensor = 1,
+        node_mask: tf.Tensor | None = None,
+        fiedler: tf.Tensor | None = None,
+        training: bool | None = None,
+    ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
+        """Polynormer's signature; a baseline reads only the states and the edges."""
+        for convolution, along in zip(self.convolutions, layer_edges(edges, self.num_layers), strict=True):
+            states = self.dropout(self.activation(convolution(states, along)), training=training)
+        return edges.split(states) if isinstance(edges, Frontier) else states
+
+    def get_config(self) -> dict:
+        names = ("hidden_dim", "num_layers", "dropout_rate", "formulation")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+
+class GCN(BaselineTrunk):
+    """Graph convolutional network."""
+
+    def create_convolution(self, name: str) -> GraphConvolution:
+        return GraphConvolution(units=self.hidden_dim, formulation=self.formulation, name=name)
+
+
+class GraphSAGE(BaselineTrunk):
+    """GraphSAGE with mean pooling."""
+
+    def create_convolution(self, name: str) -> SageConvolution:
+        return SageConvolution(units=self.hidden_dim, formulation=self.formulation, name=name)
+
+
+class GAT(BaselineTrunk):
+    """Graph attention network; `num_heads` must divide `hidden_dim`."""
+
+    def __init__(self, *, hidden_dim: int, num_heads: int = 8, **kwargs):
+        if hidden_dim % num_heads:
+            raise ValueError(f"GAT's hidden_dim {hidden_dim} is not a multiple of its num_heads {num_heads}")
+        self.num_heads = num_heads  # before the base class, which creates the convolutions
+        super().__init__(hidden_dim=hidden_dim, **kwargs)
+
+    def create_convolution(self, name: str) -> GraphAttention:
+        head_dim = self.hidden_dim // self.num_heads
+        return GraphAttention(num_heads=self.num_heads, head_dim=head_dim, formulation=self.formulation, name=name)
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "num_heads": self.num_heads}
+
+
+class _NodeLinear(Linear):
+    """A convolution that looks at no neighbour."""
+
+    def call(self, states: tf.Tensor, edges: Edges | Hop) -> tf.Tensor:
+        return super().call(states)
+
+
+class MLP(BaselineTrunk):
+    """No graph at all: what a model gains by edges is measured against this."""
+
+    num_hops = 0
+
+    def create_convolution(self, name: str) -> _NodeLinear:
+        return _NodeLinear(self.hidden_dim, name=name)
+
+
+# Trunks by class name, as Keras deserialisation wants them.
+TRUNKS = {layer.__name__: layer for layer in (Polynormer, GCN, GraphSAGE, GAT, MLP)}

@@ -1,0 +1,1 @@
+"""The model that ranks a program's candidates."""

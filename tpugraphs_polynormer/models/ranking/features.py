@@ -1,0 +1,129 @@
+"""What the model sees of nodes and settings: opcodes, scaled columns, and one shared embedding of layout entries."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from tpugraphs_polynormer.catalog import LAYOUT_MAX, LAYOUT_MIN, NUM_NODE_FEATURES, NUM_OPCODES
+from tpugraphs_polynormer.hlo.features import MINOR_TO_MAJOR, SHAPE_DIMENSIONS
+from tpugraphs_polynormer.layers.dense import build_layers
+
+_NUM_LAYOUT_VALUES = LAYOUT_MAX - LAYOUT_MIN + 1
+_MAX_SCALED = 10.0  # standard deviations: rare columns of unseen programs stay within what the model has met
+
+
+def signed_log(values: tf.Tensor) -> tf.Tensor:
+    """sign(x) log(1 + |x|), as datasets/statistics.py measures it."""
+    return tf.sign(values) * tf.math.log1p(tf.abs(values))
+
+
+class LayoutEmbedding(tf.keras.layers.Layer):
+    """Entries of minor-to-major lists, -1 (none) to 5, as small vectors: [n, p] -> [n, p * dim].
+
+    One table serves node features and candidates. A one-hot product, not a lookup: its gradient is dense, as XLA needs.
+    """
+
+    def __init__(self, *, dim: int, **kwargs):
+        super().__init__(**kwargs)
+        self.dim = dim
+
+    def build(self, shape: tf.TensorShape) -> None:
+        self.table = self.add_weight("table", [_NUM_LAYOUT_VALUES, self.dim], initializer="random_normal")
+        super().build(shape)
+
+    def call(self, entries: tf.Tensor) -> tf.Tensor:
+        codes = tf.one_hot(tf.cast(entries, tf.int32) - LAYOUT_MIN, _NUM_LAYOUT_VALUES, dtype=self.compute_dtype)
+        embedded = codes @ tf.cast(self.table, self.compute_dtype)
+        return tf.reshape(embedded, [tf.shape(entries)[0], entries.shape[-1] * self.dim])
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "dim": self.dim}
+
+
+class NodeEncoder(tf.keras.layers.Layer):
+    """[n, 140] features and [n] opcodes -> [n, dim] inputs of the first projection.
+
+    `scaled`: heavy columns through the signed logarithm, all standardised by the train split's statistics, the
+    minor-to-major columns embedded, their zero padding told from axis 0 by the shape's rank. `raw`: as they are.
+    """
+
+    def __init__(
+        self,
+        *,
+        mean: list[float],
+        std: list[float],
+        heavy: list[int],
+        opcode_dim: int,
+        layout_embedding: LayoutEmbedding,
+        raw: bool = False,
+        **kwargs,
+    ):
+        super().__init__(autocast=False, **kwargs)  # features are scaled in float32, whatever the policy
+        self.mean, self.std, self.heavy = list(mean), list(std), list(heavy)
+        self.opcode_dim = opcode_dim
+        self.layout_embedding = layout_embedding
+        self.raw = raw
+
+    def build(self, shape: tf.TensorShape) -> None:
+        self.opcodes = self.add_weight("opcodes", [NUM_OPCODES, self.opcode_dim], initializer="random_normal")
+        if not self.raw:
+            build_layers([self.layout_embedding], tf.TensorShape([None, 6]))
+        super().build(shape)
+
+    def call(self, features: tf.Tensor, opcodes: tf.Tensor) -> tf.Tensor:
+        one_hot = tf.one_hot(opcodes, NUM_OPCODES, dtype=self.compute_dtype)
+        embedded = one_hot @ tf.cast(self.opcodes, self.compute_dtype)
+        if self.raw:
+            return tf.concat([tf.cast(features, self.compute_dtype), embedded], -1)
+        scaled = tf.cast(self._scale(features), self.compute_dtype)
+        return tf.concat([scaled, embedded, self.layout_embedding(minor_to_major(features))], -1)
+
+    def _scale(self, features: tf.Tensor) -> tf.Tensor:
+        heavy = np.isin(np.arange(NUM_NODE_FEATURES), self.heavy)
+        # A constant column says nothing: its inverse deviation is 0, whatever an unseen program holds there.
+        inverse = np.divide(1, self.std, out=np.zeros(NUM_NODE_FEATURES), where=np.array(self.std) > 0)
+        tamed = tf.where(heavy, signed_log(features), features)
+        scaled = (tamed - tf.constant(self.mean, tf.float32)) * tf.constant(inverse, tf.float32)
+        scaled = tf.clip_by_value(scaled, -_MAX_SCALED, _MAX_SCALED)
+        return tf.concat([scaled[:, : MINOR_TO_MAJOR.start], scaled[:, MINOR_TO_MAJOR.stop :]], -1)
+
+    def get_config(self) -> dict:
+        own = {key: getattr(self, key) for key in ("mean", "std", "heavy", "opcode_dim", "raw")}
+        return {**super().get_config(), **own, "layout_embedding": self.layout_embedding}
+
+
+def shape_ranks(features: tf.Tensor) -> tf.Tensor:
+    """[n, 140] -> [n] int32: how many dimensions each node's shape has."""
+    return tf.reduce_sum(tf.cast(features[:, SHAPE_DIMENSIONS] > 0, tf.int32), -1)
+
+
+def minor_to_major(features: tf.Tensor) -> tf.Tensor:
+    """[n, 140] -> [n, 6]: a node's own layout with -1, not 0, behind its rank."""
+    has_entry = tf.range(6) < shape_ranks(features)[:, tf.newaxis]
+    return tf.where(has_entry, features[:, MINOR_TO_MAJOR], float(LAYOUT_MIN))
+
+
+class SettingEncoder(tf.keras.layers.Layer):
+    """The distinct settings of a batch, [v, 18] layout dims or [v, 8] tile bounds -> [v, dim]."""
+
+    def __init__(self, *, kind: str, layout_embedding: LayoutEmbedding, raw: bool = False, **kwargs):
+        super().__init__(autocast=False, **kwargs)
+        self.kind = kind
+        self.layout_embedding = layout_embedding
+        self.raw = raw
+
+    def build(self, shape: tf.TensorShape) -> None:
+        if self.kind == "layout" and not self.raw:
+            build_layers([self.layout_embedding], shape)
+        super().build(shape)
+
+    def call(self, values: tf.Tensor) -> tf.Tensor:
+        if self.raw:
+            return tf.cast(values, self.compute_dtype)
+        if self.kind == "layout":
+            return self.layout_embedding(values)
+        return tf.cast(signed_log(values), self.compute_dtype)
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "kind": self.kind, "layout_embedding": self.layout_embedding, "raw": self.raw}

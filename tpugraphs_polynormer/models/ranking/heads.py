@@ -1,0 +1,96 @@
+"""How candidates meet node states after the trunk, and how node states become one vector per candidate."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tpugraphs_polynormer.layers.convolutions import Linear
+from tpugraphs_polynormer.layers.dense import build_layers
+from tpugraphs_polynormer.layers.dropout import Dropout
+
+
+def pool(states: tf.Tensor, weights: tf.Tensor, graphs: tf.Tensor, num_graphs: int | tf.Tensor) -> tf.Tensor:
+    """[s, k, dim] of nodes, weighted by [s, 1 or dim] -> sums [G, k, dim] of graphs, as one product of matrices."""
+    members = tf.one_hot(graphs, num_graphs)  # [s, G]
+    wide = tf.cast(states, tf.float32)
+    if weights.shape[-1] == 1:
+        members *= weights  # cheaper than the states, which are larger
+    else:
+        wide *= weights[:, tf.newaxis]
+    shape = tf.shape(states)
+    width = states.shape[1:].num_elements() or shape[1] * states.shape[2]
+    summed = tf.matmul(members, tf.reshape(wide, [shape[0], width]), transpose_a=True)
+    return tf.cast(tf.reshape(summed, [num_graphs, -1, states.shape[2]]), states.dtype)
+
+
+def pool_weights(graphs: tf.Tensor, mask: tf.Tensor, num_graphs: int | tf.Tensor, how: str) -> tf.Tensor:
+    """[s, 1] float32: what each node counts in its graph's pool; "sum" divides by sqrt(nodes), "mean" by nodes.
+
+    Runtimes add up over nodes, so sums are what ranks; the root keeps graphs of all sizes in one range.
+    """
+    weights = tf.cast(mask, tf.float32)
+    counts = tf.math.unsorted_segment_sum(weights, graphs, num_graphs)
+    scale = tf.math.rsqrt(tf.maximum(counts, 1.0)) if how == "sum" else 1 / tf.maximum(counts, 1.0)
+    return (weights * tf.gather(scale, graphs))[:, tf.newaxis]
+
+
+def softmax_weights(logits: tf.Tensor, graphs: tf.Tensor, mask: tf.Tensor, num_graphs: int | tf.Tensor) -> tf.Tensor:
+    """[s, dim] float32: the softmax of logits [s, dim] over the real nodes of each graph, channel by channel.
+
+    A program's time is spent in few of its nodes: sizes, whose logarithms the states hold, span orders of magnitude,
+    and so do these weights.
+    """
+    real = mask[:, tf.newaxis]
+    logits = tf.where(real, tf.cast(logits, tf.float32), -1e30)
+    highest = tf.stop_gradient(tf.math.unsorted_segment_max(logits, graphs, num_graphs))
+    weights = tf.where(real, tf.exp(logits - tf.gather(highest, graphs)), 0.0)
+    total = tf.math.unsorted_segment_sum(weights, graphs, num_graphs)
+    return weights * tf.gather(tf.math.reciprocal_no_nan(total), graphs)
+
+
+class FusionHead(tf.keras.layers.Layer):
+    """Slot states [s, dim] and the candidates' choices [s, k, dim] -> fused states [s, k, dim].
+
+    fused = relu(states W + choices), then dense layers with residuals.
+    """
+
+    def __init__(self, *, dim: int, num_layers: int, dropout_rate: float = 0.0, **kwargs):
+        super().__init__(**kwargs)
+        self.dim = dim
+        self.num_layers = num_layers
+        self.dropout_rate = dropout_rate
+        self.join = Linear(dim, name="join")
+        self.layers = [Linear(dim, activation="relu", name=f"dense_{i}") for i in range(num_layers)]
+        self.dropout = Dropout(rate=dropout_rate)
+
+    def build(self, shape: tf.TensorShape) -> None:
+        build_layers([self.join, *self.layers], tf.TensorShape([None, self.dim]))
+        super().build(shape)
+
+    def call(self, states: tf.Tensor, choices: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+        fused = tf.nn.relu(self.join(states)[:, tf.newaxis] + choices)
+        for layer in self.layers:
+            fused += layer(self.dropout(fused, training=training))
+        return fused
+
+    def get_config(self) -> dict:
+        names = ("dim", "num_layers", "dropout_rate")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+
+class CandidateAttention(tf.keras.layers.Layer):
+    """Softmax attention among the candidates of a graph, [G, k, dim] -> [G, k, dim]; masked candidates are not seen."""
+
+    def __init__(self, *, dim: int, num_heads: int, **kwargs):
+        super().__init__(**kwargs)
+        self.dim = dim
+        self.num_heads = num_heads
+        self.attention = tf.keras.layers.MultiHeadAttention(num_heads, dim // num_heads, name="attention")
+        self.norm = tf.keras.layers.LayerNormalization(epsilon=1e-5, name="norm")
+
+    def call(self, states: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+        normed = self.norm(states)
+        return states + self.attention(normed, normed, attention_mask=mask[:, tf.newaxis, :])
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "dim": self.dim, "num_heads": self.num_heads}

@@ -1,0 +1,120 @@
+"""The official baselines' trunks, one for layouts and one for tiles, without what their code computes twice.
+
+Published as GraphSAGE. The sums are the official ones; what differs is when they are done: a linear map of joined
+inputs is the sum of two linear maps, so the node's part is computed once for all candidates, and states are projected
+before they are summed over neighbours. Edges are this package's: both ways, a loop at each node, none twice.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tpugraphs_polynormer.layers.convolutions import Linear, SageConvolution
+from tpugraphs_polynormer.layers.dense import build_layers
+from tpugraphs_polynormer.layers.edge_index import Edges
+from tpugraphs_polynormer.layers.normalization import l2_normalize
+from tpugraphs_polynormer.layers.ops.aggregation import aggregate, degrees
+from tpugraphs_polynormer.layers.shared_states import Frontier, expand, layer_edges
+from tpugraphs_polynormer.models.gnn import GCN, BaselineTrunk
+
+
+@tf.custom_gradient
+def leaky_relu(values: tf.Tensor):
+    """tf.nn.leaky_relu, which keeps its result for the backward pass, as a dense layer after it does, not its input."""
+    result = tf.nn.leaky_relu(values)
+
+    def gradient(upstream: tf.Tensor) -> tf.Tensor:
+        return tf.raw_ops.LeakyReluGrad(gradients=upstream, features=result)  # reads nothing but signs
+
+    return result, gradient
+
+
+class OfficialLayoutTrunk(GCN):
+    """A dense layer, then residual layers: x + f(f(A [c, x] W + b) W' + b'), f the leaky ReLU, c the choices.
+
+    A is the adjacency matrix with loops, divided by the root of the degrees at both ends; [c, x] W = c U + x V, and the
+    model brings c U. Without choices (intermediate fusion) c U is 0.
+    """
+
+    activation = staticmethod(leaky_relu)
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.prenet = Linear(self.hidden_dim, name="prenet")
+        self.dense = [Linear(self.hidden_dim, name=f"dense_{i}") for i in range(self.num_layers)]
+
+    @property
+    def num_rejoins(self) -> int:
+        """Each layer sees the choices again."""
+        return self.num_layers
+
+    def build(self, shape: tf.TensorShape) -> None:
+        build_layers([self.prenet], shape)
+        out_shape = tf.TensorShape(shape)[:-1].concatenate([self.hidden_dim])
+        build_layers(self.dense, out_shape)
+        super().build(out_shape)
+
+    def call(
+        self,
+        states: tf.Tensor,
+        edges: Edges | Frontier,
+        *,
+        choices: list[tf.Tensor] | None = None,
+        component_ids: tf.Tensor | None = None,
+        num_components: int | tf.Tensor = 1,
+        node_mask: tf.Tensor | None = None,
+        training: bool | None = None,
+    ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
+        """Polynormer's signature, and `choices`: for each layer c U, [num_nodes, candidates, hidden_dim].
+
+        With a Frontier c U is that of the nodes that candidates decide, [reach.sizes[0], candidates,
+        hidden_dim].
+        """
+        states = self.activation(self.prenet(states))
+        rounds = zip(
+            self.convolutions,
+            self.dense,
+            layer_edges(edges, self.num_layers),
+            choices or [None] * self.num_layers,
+            strict=True,
+        )
+        for convolution, dense, along, joined in rounds:
+            mixed = self.activation(convolution(states, along, added=joined))
+            mixed = self.dropout(self.activation(dense(mixed)), training=training)
+            states = expand(states, along) + mixed
+        return edges.split(states) if isinstance(edges, Frontier) else states
+
+
+class OfficialTileTrunk(BaselineTrunk):
+    """Layers x <- l2(f(A x W + x W' + b)), A the adjacency matrix (with loops, which W' can make up for), f leaky ReLU.
+
+    `begin` is a layer too, on the nodes' inputs and the candidate's bounds, whose projections the model brings:
+    sum_j (u_j + c) W + (u_i + c) W' takes one sum over neighbours for all candidates, and the degree for c.
+    """
+
+    def create_convolution(self, name: str) -> SageConvolution:
+        return SageConvolution(units=self.hidden_dim, how="sum", formulation=self.formulation, name=name)
+
+    @staticmethod
+    def activation(mixed: tf.Tensor) -> tf.Tensor:
+        """The leaky ReLU, brought to unit length."""
+        return l2_normalize(leaky_relu(mixed))
+
+    @property
+    def join_dim(self) -> int:
+        """Two halves: to the neighbours, to the node itself."""
+        return 2 * self.hidden_dim
+
+    def begin(
+        self, encoded: tf.Tensor, edges: Edges, choices: tf.Tensor | None = None, graphs: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        to_neighbors, to_self = tf.split(encoded, 2, -1)
+        mixed = aggregate(to_neighbors, edges, how="sum", formulation=self.formulation) + to_self
+        if choices is not None:
+            num_graphs, k = choices.shape[0] or tf.shape(choices)[0], choices.shape[1] or tf.shape(choices)[1]
+            member = tf.one_hot(graphs, num_graphs, dtype=choices.dtype)
+            counts = tf.concat([member * tf.cast(degrees(edges), choices.dtype), member], 1)  # [n, 2 graphs]
+            halves = tf.reshape(tf.concat(tf.split(choices, 2, -1), 0), [2 * num_graphs, k * self.hidden_dim])
+            told = tf.reshape(counts @ halves, [-1, k, self.hidden_dim])
+            mixed = mixed[:, tf.newaxis] + told
+        return self.activation(mixed)

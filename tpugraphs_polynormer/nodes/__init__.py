@@ -1,0 +1,1 @@
+"""Node classification on the thirteen benchmarks of the Polynormer paper."""

@@ -1,0 +1,74 @@
+"""Fig. 3: the attention schemes against each other on one data set."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tpugraphs_polynormer.config.schema import Config
+from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.nodes.benchmark import run_dataset
+from tpugraphs_polynormer.nodes.datasets import NodeDataset
+from tpugraphs_polynormer.nodes.experiments.output import make_figure, write_experiment
+
+SCHEMES = ("local_only", "global_only", "local_and_global", "local_to_global")
+
+
+def run_ablation(
+    out: Path, dataset: NodeDataset, config: Config, *, splits: Sequence[int] = (0,), schemes: Sequence[str] = SCHEMES
+) -> dict[str, Any]:
+    """Trains each scheme with the same config and number of epochs; resumable, one run directory per scheme.
+
+    `global_only` is local-to-global on the graph of self-loops alone: its local layers see no neighbour, so all that
+    passes between nodes passes through global attention.
+    """
+    unknown = [scheme for scheme in schemes if scheme not in SCHEMES]
+    if unknown or not schemes:
+        raise UserError(
+            f"ablation: schemes: found {', '.join(unknown) or 'none'}, expected some of {', '.join(SCHEMES)}"
+        )
+    rows = {}
+    for scheme in schemes:
+        data, changed = _VARIANTS[scheme](dataset, config)
+        rows[scheme] = run_dataset(changed, data, out / "runs" / scheme, splits)
+    result = {"benchmark": dataset.name, "metric": dataset.metric, "schemes": rows}
+    write_experiment(out, "ablation", result, _draw(result))
+    return result
+
+
+def without_edges(dataset: NodeDataset) -> NodeDataset:
+    """The same nodes with self-loops only."""
+    loops = np.arange(dataset.num_nodes, dtype=np.int64)
+    return dataclasses.replace(dataset, edges=np.stack([loops, loops], 1))
+
+
+def _change(config: Config, **settings: str) -> Config:
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, **settings))
+
+
+_VARIANTS: dict[str, Callable[[NodeDataset, Config], tuple[NodeDataset, Config]]] = {
+    "local_only": lambda data, config: (data, _change(config, trunk="polynormer-local")),
+    "global_only": lambda data, config: (
+        without_edges(data),
+        _change(config, trunk="polynormer", scheme="local_to_global"),
+    ),
+    "local_and_global": lambda data, config: (data, _change(config, trunk="polynormer", scheme="local_and_global")),
+    "local_to_global": lambda data, config: (data, _change(config, trunk="polynormer", scheme="local_to_global")),
+}
+
+
+def _draw(result: dict[str, Any]):
+    figure = make_figure(5.5, 3.4)
+    axes = figure.subplots()
+    rows = result["schemes"]
+    means = [row["mean"] for row in rows.values()]
+    spreads = [row["standard_deviation"] or 0.0 for row in rows.values()]
+    bars = axes.bar([name.replace("_", "\n") for name in rows], means, yerr=spreads, capsize=4)
+    axes.bar_label(bars, fmt="%.1f", padding=3)
+    low = min(means) - max(spreads)
+    axes.set(ylabel=f"test {result['metric']}, per cent", title=result["benchmark"], ylim=(max(0.0, low - 5), None))
+    return figure

@@ -1,0 +1,129 @@
+"""Fig. 4: which nodes share a label, which of them are near, and which attend to each other globally."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import tensorflow as tf
+
+from tpugraphs_polynormer.config.schema import Config
+from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.layers.global_attention import GlobalAttention
+from tpugraphs_polynormer.nodes.datasets import NodeDataset
+from tpugraphs_polynormer.nodes.experiments.output import make_figure, write_experiment
+from tpugraphs_polynormer.nodes.models import check_node_config
+from tpugraphs_polynormer.nodes.task import NodeInputs, NodeTrainer, best_record
+from tpugraphs_polynormer.training.checkpoints import RunDirectory
+
+
+def run_heatmaps(
+    out: Path,
+    dataset: NodeDataset,
+    config: Config,
+    *,
+    split: int = 0,
+    num_nodes: int = 100,
+    num_hops: int = 5,
+    layer: int = 0,
+) -> dict[str, Any]:
+    """Trains (or resumes) Polynormer, then compares the attention among some test nodes with labels and distances.
+
+    The nodes are drawn evenly from the test nodes and sorted by label. Scores are normalised over all nodes of the
+    graph, then scaled so that 1 is what uniform attention would give.
+    """
+    check_node_config(config)
+    trainer = NodeTrainer(config, NodeInputs.make(dataset, config), split, RunDirectory.start(out / "run", config))
+    if trainer.model.global_head is None or not 0 <= layer < config.model.num_global_layers:
+        raise UserError(f"heatmaps: layer {layer} of global attention does not exist in this config's model")
+    if best_record(trainer.train())["phase"] == "global":  # else its global layers would be untrained: keep the last
+        trainer.restore_best()
+    nodes = choose_nodes(dataset, split, num_nodes, config.seed)
+    labels = dataset.labels[nodes]
+    same = labels[:, np.newaxis] == labels
+    near = find_near(dataset, nodes, num_hops)
+    scores = attention_scores(trainer, nodes, layer)
+    result = {
+        "benchmark": dataset.name,
+        "nodes": nodes.tolist(),
+        "labels": labels.tolist(),
+        "hops": num_hops,
+        "layer": layer,
+        "share_same_label": float(same.mean()),
+        "share_same_label_and_near": float((same & near).mean()),
+        "mean_score_same_label": float(scores[same].mean()),
+        "mean_score_other_label": float(scores[~same].mean()) if (~same).any() else None,
+        "scores": scores.tolist(),
+    }
+    write_experiment(out, "heatmaps", result, _draw(same, near, scores, num_hops))
+    return result
+
+
+def choose_nodes(dataset: NodeDataset, split: int, num_nodes: int, seed: int) -> np.ndarray:
+    """Test nodes, as many of each class as there are to be had, sorted by label."""
+    rng = np.random.default_rng(seed)
+    test = rng.permutation(dataset.splits[split].test)
+    labels = dataset.labels[test]
+    rank = np.empty(len(test), int)  # place of a node among those of its class
+    for label in np.unique(labels):
+        rank[labels == label] = np.arange((labels == label).sum())
+    chosen = np.argsort(rank, kind="stable")[:num_nodes]
+    return test[chosen[np.argsort(labels[chosen], kind="stable")]]
+
+
+def find_near(dataset: NodeDataset, nodes: np.ndarray, num_hops: int) -> np.ndarray:
+    """[len(nodes), len(nodes)] bool: at most so many hops apart."""
+    shape = (dataset.num_nodes, dataset.num_nodes)
+    ones = np.ones(len(dataset.edges), np.float32)
+    adjacency = scipy.sparse.csr_array((ones, (dataset.edges[:, 1], dataset.edges[:, 0])), shape)
+    reached = np.zeros([dataset.num_nodes, len(nodes)], np.float32)
+    reached[nodes, np.arange(len(nodes))] = 1
+    for _ in range(num_hops):  # self-loops keep what was reached before
+        reached = (adjacency @ reached > 0).astype(np.float32)
+    return reached[nodes] > 0
+
+
+def attention_scores(trainer: NodeTrainer, nodes: np.ndarray, layer: int) -> np.ndarray:
+    """Global attention of `layer` among some nodes, mean over heads, times the number of nodes of the graph."""
+    attention = trainer.model.trunk.global_layers[layer]
+    states = _enter_layer(trainer, layer)
+    key = _split_heads(attention, tf.sigmoid(attention.key(states)))
+    query = key if attention.query is None else _split_heads(attention, tf.sigmoid(attention.query(states)))
+    picked, total = tf.gather(query, nodes), tf.reduce_sum(key, 0)
+    scores = tf.einsum("idh,jdh->hij", picked, tf.gather(key, nodes))
+    scores /= tf.einsum("idh,dh->hi", picked, total)[..., tf.newaxis]
+    return (tf.reduce_mean(scores, 0) * float(key.shape[0])).numpy()
+
+
+def _split_heads(attention: GlobalAttention, array: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(array, [-1, attention.head_dim, attention.num_heads])
+
+
+def _enter_layer(trainer: NodeTrainer, layer: int) -> tf.Tensor:
+    """States [num_nodes, width] that enter a global layer."""
+    model, inputs = trainer.model, trainer.inputs
+    trunk, fiedler = model.trunk, inputs.fiedler
+    states = tf.convert_to_tensor(inputs.dataset.features)
+    if model.project_inputs is not None:
+        states = model.project_inputs(states)
+    model.phase = "local"
+    states = trunk(states, inputs.edges, fiedler=fiedler, training=False)
+    model.phase = "global"
+    states = trunk.norm(states)
+    for attention in trunk.global_layers[:layer]:
+        states = trunk.project(attention(states, fiedler=fiedler))
+        states = tf.nn.relu(states) if trunk.relu else states
+    return states
+
+
+def _draw(same: np.ndarray, near: np.ndarray, scores: np.ndarray, num_hops: int):
+    figure = make_figure(11, 3.8)
+    panels = figure.subplots(1, 3)
+    titles = (f"same label within {num_hops} hops", "same label", "global attention (1 = uniform)")
+    for axes, array, title in zip(panels, (same & near, same, scores), titles, strict=True):
+        image = axes.imshow(array, cmap="viridis")
+        axes.set(title=title, xlabel="node, by label", ylabel="node, by label")
+    figure.colorbar(image)
+    return figure

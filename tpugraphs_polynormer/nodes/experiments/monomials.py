@@ -1,0 +1,74 @@
+"""Theorem 3.3 in numbers: an L-layer base model holds every monomial of degree 2^L, exactly."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tpugraphs_polynormer.nodes.experiments.base_model import BaseModel
+from tpugraphs_polynormer.nodes.experiments.output import make_figure, write_experiment
+
+Exponents = tuple[int, ...]  # of each node's input
+State = tuple[Exponents, ...]  # what each node holds
+Choices = tuple[tuple[int, ...], ...]  # per layer, the node that each node multiplies itself with
+
+
+def find_monomials(num_nodes: int, num_layers: int) -> dict[Exponents, tuple[Choices, int]]:
+    """Monomials that selecting W (rows of the identity) and B = 0 make, each with the choices and the node it ends in.
+
+    A layer then multiplies what node i holds with what one node j holds. All choices are tried, equal states once.
+    """
+    states: dict[State, Choices] = {tuple(map(tuple, np.eye(num_nodes, dtype=int).tolist())): ()}
+    for _ in range(num_layers):
+        following: dict[State, Choices] = {}
+        for state, made_by in states.items():
+            for partners in itertools.product(range(num_nodes), repeat=num_nodes):
+                pairs = zip(state, (state[partner] for partner in partners), strict=True)
+                product = tuple(tuple(map(sum, zip(*pair, strict=True))) for pair in pairs)
+                following.setdefault(product, (*made_by, partners))
+        states = following
+    return {held: (made_by, node) for state, made_by in states.items() for node, held in enumerate(state)}
+
+
+def measure_error(exponents: Exponents, choices: Choices, node: int, inputs: np.ndarray) -> float:
+    """Largest relative difference between the base model with those weights and the monomial; inputs [samples, n]."""
+    num_nodes = inputs.shape[1]
+    model = BaseModel(num_layers=len(choices), dtype="float64")
+    model.build([None, num_nodes, 1])
+    for layer, partners in enumerate(choices):
+        model.mixing[layer].assign(np.eye(num_nodes)[list(partners)])
+        model.offset[layer].assign(tf.zeros_like(model.offset[layer]))
+    found = model(inputs[..., np.newaxis]).numpy()[:, node, 0]
+    expected = np.prod(inputs ** np.array(exponents), axis=1)
+    return float(np.max(np.abs(found - expected) / np.abs(expected)))
+
+
+def run_monomials(out: Path, *, num_nodes: int = 3, max_layers: int = 3, seed: int = 0) -> dict[str, Any]:
+    """For 1..max_layers layers: how many of all monomials of degree 2^L in the nodes' inputs are held, how exactly."""
+    inputs = np.random.default_rng(seed).uniform(0.5, 1.5, [64, num_nodes])
+    rows = []
+    for num_layers in range(1, max_layers + 1):
+        degree = 2**num_layers
+        monomials = find_monomials(num_nodes, num_layers)
+        errors = [measure_error(exponents, *how, inputs) for exponents, how in monomials.items()]
+        row = {"layers": num_layers, "degree": degree, "monomials": math.comb(degree + num_nodes - 1, num_nodes - 1)}
+        rows.append({**row, "held": len(monomials), "largest_relative_error": max(errors)})
+    result = {"nodes": num_nodes, "rows": rows, "all_held": all(row["held"] == row["monomials"] for row in rows)}
+    write_experiment(out, "monomials", result, _draw(rows))
+    return result
+
+
+def _draw(rows: list[dict[str, Any]]):
+    figure = make_figure(5, 3.2)
+    axes = figure.subplots()
+    degrees = [str(row["degree"]) for row in rows]
+    axes.bar(degrees, [row["monomials"] for row in rows], color="lightgray", label="monomials of this degree")
+    axes.bar(degrees, [row["held"] for row in rows], width=0.5, label="held exactly by L layers")
+    axes.set(xlabel="degree 2^L", ylabel="monomials", title="Base model, Theorem 3.3")
+    axes.legend()
+    return figure

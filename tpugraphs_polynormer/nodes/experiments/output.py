@@ -1,0 +1,28 @@
+"""Where an experiment leaves its numbers and its picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from tpugraphs_polynormer.files import replacing, write_text
+
+
+def make_figure(width: float, height: float) -> Figure:
+    """A figure that needs no display and leaves matplotlib's global state alone."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def write_experiment(out: Path, name: str, result: Mapping[str, Any], figure: Figure) -> None:
+    """Writes NAME.json and NAME.png into the folder, each whole or not at all."""
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(out / f"{name}.json", json.dumps(result, indent=1) + "\n")
+    with replacing(out / f"{name}.png") as temporary:
+        figure.savefig(temporary, dpi=150, format="png")

@@ -1,0 +1,46 @@
+"""Random partitions of a graph's nodes into induced subgraphs: the mini-batches of the two largest benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tpugraphs_polynormer.layers.edge_index import Edges, build_edges
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """Some nodes of a graph, ascending, and all edges among them, renumbered."""
+
+    nodes: np.ndarray  # int64 [num_sub_nodes]
+    edges: Edges
+
+
+def partition_nodes(num_nodes: int, batch_size: int, seed: tuple[int, ...]) -> list[np.ndarray]:
+    """Shuffles the nodes and cuts them into batches of `batch_size` (the last may be smaller); each batch ascending."""
+    order = np.random.default_rng(seed).permutation(num_nodes)
+    return [np.sort(order[first : first + batch_size]) for first in range(0, num_nodes, batch_size)]
+
+
+def iterate_subgraphs(edges: Edges, batches: list[np.ndarray]) -> Iterator[Subgraph]:
+    """The induced subgraph of each batch. All batches together visit every edge once, whatever their number."""
+    num_nodes = len(edges.target_splits) - 1
+    batch_of, place = np.empty(num_nodes, np.int32), np.empty(num_nodes, np.int32)
+    for number, nodes in enumerate(batches):
+        batch_of[nodes], place[nodes] = number, np.arange(len(nodes), dtype=np.int32)
+    for number, nodes in enumerate(batches):
+        positions, counts = _incoming(edges.target_splits, nodes)
+        sources = edges.source[positions]
+        inside = batch_of[sources] == number
+        targets = np.repeat(np.arange(len(nodes), dtype=np.int32), counts)[inside]
+        yield Subgraph(nodes, build_edges(place[sources[inside]], targets, len(nodes)))
+
+
+def _incoming(splits: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of the edges into `nodes` in the target-sorted list, node by node, and how many each node has."""
+    starts = splits[nodes].astype(np.int64)
+    counts = splits[nodes + 1] - starts
+    before = np.cumsum(counts) - counts
+    return np.arange(counts.sum()) + np.repeat(starts - before, counts), counts

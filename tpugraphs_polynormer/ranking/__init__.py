@@ -1,0 +1,1 @@
+"""Ranking the candidates of programs: training, evaluation, prediction, submission, report."""

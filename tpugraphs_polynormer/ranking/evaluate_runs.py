@@ -1,0 +1,104 @@
+"""Evaluating trained runs on a split: a csv line per graph, a JSON summary, and a table to print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tpugraphs_polynormer.archives.indices import find_indices
+from tpugraphs_polynormer.files import write_text
+from tpugraphs_polynormer.ranking.evaluate import choose_candidates, evaluate_split, format_csv
+from tpugraphs_polynormer.ranking.metrics import GraphMetrics, summarize
+from tpugraphs_polynormer.ranking.predict import expand_runs, load_ranker, open_ranking_run
+from tpugraphs_polynormer.ranking.tables import format_number, format_table
+from tpugraphs_polynormer.training.checkpoints import RunError
+
+_SHOWN = ("opa", "tau", "tau_beyond_noise", "slowdown_1", "slowdown_5", "score")
+
+
+@dataclass(frozen=True)
+class RunEvaluation:
+    """The best weights of one run on the graphs of a split."""
+
+    label: str
+    collection: str
+    split: str
+    protocol: str  # "all candidates" or "official indices"
+    graphs: list[GraphMetrics]
+
+    def summarize(self) -> dict[str, Any]:
+        """What the JSON file holds."""
+        facts = {"run": self.label, "split": self.split, "protocol": self.protocol}
+        return facts | summarize(self.graphs)
+
+
+def label_runs(runs: Sequence[Path]) -> list[str]:
+    """A short name for each: the folder's, with that of its parent where two would be the same."""
+    names = [run.resolve().name for run in runs]
+    labels = [
+        f"{run.resolve().parent.name}-{name}" if names.count(name) > 1 else name
+        for run, name in zip(runs, names, strict=True)
+    ]
+    repeated = sorted({label for label in labels if labels.count(label) > 1})
+    if repeated:
+        raise RunError(f"several run directories end in {', '.join(repeated)}; rename them, or give them one by one")
+    return labels
+
+
+def evaluate_run(
+    run_dir: Path, data_dir: Path | str, *, split: str, indices_dir: Path | str | None = None, label: str | None = None
+) -> RunEvaluation:
+    """Metrics of every graph of the split: on the official candidates where given (layout), else on all of them."""
+    run = open_ranking_run(run_dir)
+    name = run.config.data.collection
+    indices = find_indices(indices_dir, name)
+    task = load_ranker(run_dir, data_dir)
+    opened = task.collection.split(split)
+    chosen = choose_candidates(opened, most=0, indices=indices)
+    graphs = evaluate_split(task.make_scorer(), opened, collection=name, candidates=chosen, progress=True)
+    protocol = "official indices" if indices is not None else "all candidates"
+    return RunEvaluation(label or label_runs([run_dir])[0], name, split, protocol, graphs)
+
+
+def evaluate_runs(
+    run_dirs: Sequence[Path | str],
+    data_dir: Path | str,
+    *,
+    split: str,
+    indices_dir: Path | str | None = None,
+    output: Path | None = None,
+) -> list[RunEvaluation]:
+    """Evaluates each run and writes `evaluation-<split>.csv` and `.json` into it, or into `<output>/<its name>`."""
+    runs = expand_runs(run_dirs)
+    labels = label_runs(runs)
+    results = []
+    for run, label in zip(runs, labels, strict=True):
+        result = evaluate_run(run, data_dir, split=split, indices_dir=indices_dir, label=label)
+        _write(run if output is None else Path(output) / label, result)
+        results.append(result)
+    return results
+
+
+def _write(folder: Path, result: RunEvaluation) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / f"evaluation-{result.split}.csv", format_csv(result.graphs))
+        write_text(folder / f"evaluation-{result.split}.json", json.dumps(result.summarize(), indent=1) + "\n")
+    except OSError as fault:
+        raise RunError(f"{folder}: cannot be written ({fault.strerror}); choose another --output") from None
+
+
+def format_evaluations(results: Sequence[RunEvaluation]) -> str:
+    """One line per run, and the mean over collections where each run has its own, as the contest weighs them."""
+    lines = []
+    for result in results:
+        means = result.summarize()["overall"]
+        shown = [format_number(means[name]) for name in _SHOWN]
+        lines.append([result.label, result.collection, str(len(result.graphs)), *shown])
+    if len({result.collection for result in results}) == len(results) > 1:
+        means = summarize([graph for result in results for graph in result.graphs])["overall"]
+        lines.append(["mean", "", str(means["num_graphs"]), *(format_number(means[name]) for name in _SHOWN)])
+    return format_table(["run", "collection", "graphs", *_SHOWN], lines)

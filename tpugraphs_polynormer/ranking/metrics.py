@@ -1,0 +1,319 @@
+"""Ranking metrics on the host: per graph, per collection, over all collections and over seeds.
+
+Scores stand for runtimes: higher means predicted slower. Runtimes are int64 nanoseconds (layout), or divided by
+their normalizers in float64 (tile): equal ratios of integers give equal quotients, and order is never inverted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from tpugraphs_polynormer.catalog import TILE_TOP, TYPICAL_NOISE
+from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.ranking.random_baseline import expected_score, expected_slowdown
+
+
+class MetricError(UserError):
+    """Scores or runtimes that cannot be judged; the message names the graph."""
+
+
+@dataclass(frozen=True)
+class GraphMetrics:
+    """How well one graph's candidates were ranked.
+
+    Scores that are all equal say nothing: every metric is then what a random order gets on average. That is an `opa`
+    of 0.5 and a `tau` of 0 (NaN where all true runtimes are equal too), a layout score of 0, and for the slowdowns and
+    the tile score the mean over all orders (`random_baseline.py`). Ties of only some scores count as in the official
+    metrics.
+    """
+
+    collection: str
+    graph: str
+    num_candidates: int
+    opa: float  # see `pair_accuracy`; NaN where all true runtimes are equal
+    tau: float  # Kendall's tau-b of scores against runtimes; NaN where all true runtimes are equal
+    tau_beyond_noise: float  # see `tau_beyond_noise`; NaN where no pair differs by more than the noise
+    slowdown_1: float  # see `slowdown`
+    slowdown_5: float
+    slowdown_10: float
+    slowdown_100: float
+    score: float  # the contest's, see `kaggle_tile_score` and `kaggle_layout_score`
+
+
+SLOWDOWN_KS = (1, 5, 10, 100)
+METRICS = ("opa", "tau", "tau_beyond_noise", "slowdown_1", "slowdown_5", "slowdown_10", "slowdown_100", "score")
+
+
+def graph_metrics(
+    kind: str,
+    runtimes: np.ndarray,
+    scores: np.ndarray,
+    normalizers: np.ndarray | None = None,
+    *,
+    noise: float = TYPICAL_NOISE,
+    collection: str = "",
+    graph: str = "",
+) -> GraphMetrics:
+    """All metrics of one graph of kind "tile" or "layout"; every array is [candidates].
+
+    `noise` is the relative difference of runtimes from which a pair counts in `tau_beyond_noise` (archives/noise.py).
+    """
+    truth = true_costs(runtimes, normalizers, graph=graph)
+    ranking = rank_candidates(scores, graph=graph)
+    if len(ranking) != len(truth):
+        raise MetricError(f"graph {graph!r}: {len(ranking)} scores for {len(truth)} runtimes; expected one for each")
+    pairs = _count_pairs(truth, np.asarray(scores))
+    if pairs.scored_apart:
+        opa, tau = pairs.accuracy, pairs.tau
+        slowdowns = {f"slowdown_{k}": slowdown(truth, ranking, k) for k in SLOWDOWN_KS}
+        score = {"tile": kaggle_tile_score, "layout": kaggle_layout_score}[kind](truth, ranking)
+    else:
+        opa, tau = (0.5, 0.0) if pairs.comparable else (math.nan, math.nan)
+        slowdowns = {f"slowdown_{k}": expected_slowdown(truth, k) for k in SLOWDOWN_KS}
+        score = expected_score(kind, truth)
+    return GraphMetrics(
+        collection=collection,
+        graph=graph,
+        num_candidates=len(truth),
+        opa=opa,
+        tau=tau,
+        tau_beyond_noise=tau_beyond_noise(truth, np.asarray(scores), noise),
+        **slowdowns,
+        score=score,
+    )
+
+
+def true_costs(runtimes: np.ndarray, normalizers: np.ndarray | None = None, *, graph: str = "") -> np.ndarray:
+    """What is to be ranked: int64 runtimes, or float64 runtimes over normalizers; hidden ones (zeros) are refused."""
+    runtimes = np.asarray(runtimes)
+    if runtimes.ndim != 1 or not len(runtimes):
+        raise MetricError(f"graph {graph!r}: runtimes of shape {runtimes.shape}, expected [candidates], at least one")
+    if not np.isfinite(runtimes).all() or (runtimes <= 0).any():
+        raise MetricError(
+            f"graph {graph!r}: found a runtime of 0 or less, expected measured ones (test split hides them)"
+        )
+    if normalizers is None:
+        return runtimes
+    normalizers = np.asarray(normalizers)
+    if normalizers.shape != runtimes.shape or (normalizers <= 0).any():
+        raise MetricError(f"graph {graph!r}: expected one positive normalizer per runtime")
+    return runtimes / normalizers
+
+
+def rank_candidates(scores: np.ndarray, *, graph: str = "") -> np.ndarray:
+    """Candidate indices, int64, predicted fastest first; equal scores are ranked by index."""
+    scores = np.asarray(scores)
+    if scores.ndim != 1:
+        raise MetricError(f"graph {graph!r}: scores of shape {scores.shape}, expected [candidates]")
+    bad = np.flatnonzero(~np.isfinite(scores))
+    if len(bad):
+        raise MetricError(
+            f"graph {graph!r}: {len(bad)} of {len(scores)} scores are not finite, the first is {scores[bad[0]]} at "
+            f"candidate {bad[0]}; check the checkpoint and the input features"
+        )
+    return np.argsort(scores, kind="stable").astype(np.int64)
+
+
+def pair_accuracy(runtimes: np.ndarray, scores: np.ndarray) -> float:
+    """OPA: the share of pairs with different runtimes whose scores are strictly in the same order.
+
+    As in the official metric a tie of scores is no right answer: it counts as wrong, not as half. NaN without pairs.
+    """
+    return _count_pairs(np.asarray(runtimes), np.asarray(scores)).accuracy
+
+
+def kendall_tau(runtimes: np.ndarray, scores: np.ndarray) -> float:
+    """Kendall's tau-b as `scipy.stats.kendalltau`, NaN where either side is all equal; O(n log n), counts are exact."""
+    return _count_pairs(np.asarray(runtimes), np.asarray(scores)).tau
+
+
+def tau_beyond_noise(costs: np.ndarray, scores: np.ndarray, noise: float) -> float:
+    """(right - wrong) / pairs over the pairs whose larger cost is more than 1 + noise times the smaller one.
+
+    A tie of scores is neither right nor wrong. NaN where there is no such pair. Counts are exact, in O(n log n).
+    """
+    order = np.argsort(costs, kind="stable")
+    costs = np.asarray(costs)[order]
+    ranks = np.unique(scores, return_inverse=True)[1][order]
+    # Of the costs in ascending order, those that are clearly below the j-th are the first `below[j]`.
+    below = np.searchsorted(costs * (1 + noise) if noise else costs, costs, side="left")
+    pairs = int(below.sum())
+    if not pairs:
+        return math.nan
+    # Each candidate twice: at its index as the smaller cost of a pair, and as the larger one after those below it.
+    count = len(costs)
+    sequence = np.argsort(np.concatenate([2 * np.arange(count) + 1, 2 * below]), kind="stable")
+    ranks, is_smaller = ranks[sequence % count], sequence < count
+    wrong = _count_inversions(ranks, is_smaller)
+    right = _count_inversions(ranks.max() - ranks, is_smaller)
+    return (right - wrong) / pairs
+
+
+def slowdown(costs: np.ndarray, ranking: np.ndarray, k: int) -> float:
+    """How much slower the best of the k first-ranked candidates is than the best of all: 0 is perfect."""
+    return float(costs[ranking[:k]].min() / costs.min()) - 1.0
+
+
+def kaggle_tile_score(costs: np.ndarray, ranking: np.ndarray) -> float:
+    """`2 - min(cost of the first 5) / min(cost of all)`; not clipped; all candidates where there are fewer than 5."""
+    return 1.0 - slowdown(costs, ranking, TILE_TOP)
+
+
+def kaggle_layout_score(costs: np.ndarray, ranking: np.ndarray) -> float:
+    """Kendall's tau of two permutations: the predicted order and the true order.
+
+    A permutation has no ties, so equal runtimes have to be put in some order: by candidate index, as
+    `rank_candidates` does with equal scores. A ranking that orders them otherwise loses those pairs; `tau` of
+    `GraphMetrics` leaves them out instead. One candidate is always right: 1.
+    """
+    count = len(costs)
+    if count == 1:
+        return 1.0
+    true_positions = np.empty(count, np.int64)
+    true_positions[np.argsort(costs, kind="stable")] = np.arange(count)
+    return 1.0 - 4.0 * _count_inversions(true_positions[ranking]) / (count * (count - 1))
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Exact counts over all pairs of candidates."""
+
+    comparable: int  # different runtimes
+    scored_apart: int  # different scores
+    right: int  # both different, same direction
+    wrong: int  # both different, opposite direction
+
+    @property
+    def accuracy(self) -> float:
+        return self.right / self.comparable if self.comparable else math.nan
+
+    @property
+    def tau(self) -> float:
+        if not (self.comparable and self.scored_apart):
+            return math.nan
+        tau = (self.right - self.wrong) / math.sqrt(self.comparable) / math.sqrt(self.scored_apart)
+        return min(1.0, max(-1.0, tau))
+
+
+def _count_pairs(runtimes: np.ndarray, scores: np.ndarray) -> _Pairs:
+    if runtimes.shape != scores.shape or runtimes.ndim != 1:
+        raise MetricError(f"runtimes of shape {runtimes.shape} and scores of shape {scores.shape}: expected equal, [n]")
+    times, time_counts = np.unique(runtimes, return_inverse=True, return_counts=True)[1:]
+    ranks, rank_counts = np.unique(scores, return_inverse=True, return_counts=True)[1:]
+    both_counts = np.unique(times * len(rank_counts) + ranks, return_counts=True)[1]
+    total = math.comb(len(runtimes), 2)
+    tied_times, tied_ranks, tied_both = (int((n * (n - 1) // 2).sum()) for n in (time_counts, rank_counts, both_counts))
+    # Sorted by runtime, then by score: an inversion of scores is then a pair with both different, the wrong way round.
+    wrong = _count_inversions(ranks[np.lexsort((ranks, times))])
+    right = total - tied_times - tied_ranks + tied_both - wrong
+    return _Pairs(comparable=total - tied_times, scored_apart=total - tied_ranks, right=right, wrong=wrong)
+
+
+def _count_inversions(values: np.ndarray, is_first: np.ndarray | None = None) -> int:
+    """Pairs i < j with values[i] > values[j], for values in 0..n-1; with a mask, those where i is marked and j is not.
+
+    An inversion is decided at the highest bit in which its two values differ. Bit by bit from the top, with the values
+    stably grouped by the bits above, each value with a 0 there is inverted with the 1s before it in its group.
+    """
+    inversions = 0
+    can_be_first = np.ones(len(values), bool) if is_first is None else is_first
+    can_be_second = np.ones(len(values), bool) if is_first is None else ~is_first
+    for bit in reversed(range(int(values.max(initial=0)).bit_length())):
+        has_bit = ((values >> bit) & 1).astype(bool)
+        ones = has_bit & can_be_first
+        ones_before = np.cumsum(ones) - ones
+        groups = values >> (bit + 1)
+        group_starts = np.searchsorted(groups, groups)
+        inversions += int((ones_before - ones_before[group_starts])[~has_bit & can_be_second].sum())
+        order = np.argsort(values >> bit, kind="stable")
+        values, can_be_first, can_be_second = values[order], can_be_first[order], can_be_second[order]
+    return inversions
+
+
+class GraphAccumulator:
+    """The scores of one graph, gathered from blocks of candidates in any order."""
+
+    def __init__(self, num_candidates: int, *, graph: str = "") -> None:
+        self._graph = graph
+        self._scores = np.zeros(num_candidates, np.float64)
+        self._is_seen = np.zeros(num_candidates, bool)
+
+    def add(self, indices: np.ndarray, scores: np.ndarray) -> None:
+        """Takes the scores [b] of the candidates `indices` [b]; a candidate given twice is refused."""
+        indices, scores = np.asarray(indices), np.asarray(scores)
+        if indices.ndim != 1 or indices.shape != scores.shape:
+            raise MetricError(f"{self._name}: indices {indices.shape} and scores {scores.shape}, expected equal, [b]")
+        outside = indices[(indices < 0) | (indices >= len(self._scores))]
+        if len(outside):
+            raise MetricError(f"{self._name}: candidate {outside[0]}, expected 0..{len(self._scores) - 1}")
+        unique, counts = np.unique(indices, return_counts=True)
+        again = unique[self._is_seen[unique] | (counts > 1)]
+        if len(again):
+            raise MetricError(f"{self._name}: candidate {again[0]} was scored twice, expected once")
+        self._scores[indices] = scores
+        self._is_seen[indices] = True
+
+    def result(self) -> np.ndarray:
+        """float64 [num_candidates]: the scores in candidate order; refused while some are missing."""
+        missing = np.flatnonzero(~self._is_seen)
+        if len(missing):
+            raise MetricError(
+                f"{self._name}: {len(missing)} of {len(self._scores)} candidates have no score, "
+                f"the first is {missing[0]}; score every candidate"
+            )
+        return self._scores.copy()
+
+    @property
+    def _name(self) -> str:
+        return f"graph {self._graph!r}"
+
+
+def summarize(graphs: Iterable[GraphMetrics]) -> dict[str, dict]:
+    """Means over the graphs of each collection, and over the collections, as the contest weighs them.
+
+    `{"collections": {id: means}, "overall": means}`, where means hold METRICS and `num_graphs`. A graph counts where
+    its metric is defined; a mean over nothing is None, so that the result is JSON.
+    """
+    rows: dict[str, list[dict]] = {}
+    for graph in graphs:
+        rows.setdefault(graph.collection, []).append(asdict(graph))
+    collections = {name: _means(rows[name]) | {"num_graphs": len(rows[name])} for name in sorted(rows)}
+    num_graphs = sum(len(members) for members in rows.values())
+    return {"collections": collections, "overall": _means(list(collections.values())) | {"num_graphs": num_graphs}}
+
+
+def summarize_seeds(summaries: Sequence[Mapping[str, dict]]) -> dict[str, dict]:
+    """Mean and sample standard deviation over seeds of what `summarize` gave for each.
+
+    The same tree, with `{"mean": m, "std": s, "num_seeds": n}` for each metric; the deviation of one seed is None.
+    """
+    names = {tuple(summary["collections"]) for summary in summaries}
+    if len(names) != 1:
+        raise MetricError(f"seeds were judged on different collections: {sorted(names)}; evaluate all on the same data")
+    collections = {name: _spread([summary["collections"][name] for summary in summaries]) for name in names.pop()}
+    return {"collections": collections, "overall": _spread([summary["overall"] for summary in summaries])}
+
+
+def _means(rows: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
+    return {metric: _mean(_defined(row[metric] for row in rows)) for metric in METRICS}
+
+
+def _spread(rows: Sequence[Mapping[str, float | None]]) -> dict[str, dict]:
+    return {metric: _mean_and_deviation(_defined(row.get(metric) for row in rows)) for metric in METRICS}
+
+
+def _mean_and_deviation(values: list[float]) -> dict[str, float | int | None]:
+    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return {"mean": _mean(values), "std": deviation, "num_seeds": len(values)}
+
+
+def _mean(values: list[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def _defined(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None and not math.isnan(value)]

@@ -1,0 +1,139 @@
+"""Ranks the layouts of a user's own program with a trained run: HLO in, best candidates out."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tpugraphs_polynormer.archives.npz import write_archive
+from tpugraphs_polynormer.archives.tuning import layout_archive
+from tpugraphs_polynormer.datasets.manifest import (
+    FORMAT_VERSION,
+    MANIFEST_NAME,
+    Manifest,
+    write_json,
+)
+from tpugraphs_polynormer.datasets.reader import Collection
+from tpugraphs_polynormer.datasets.shards import PreprocessSettings, describe_split, write_shard
+from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
+from tpugraphs_polynormer.hlo.choices import enumerate_choices
+from tpugraphs_polynormer.hlo.describe import describe_candidate
+from tpugraphs_polynormer.hlo.errors import HloError
+from tpugraphs_polynormer.hlo.features import featurize_module
+from tpugraphs_polynormer.hlo.module import Module
+from tpugraphs_polynormer.hlo.opcodes import OPCODE_NAMES
+from tpugraphs_polynormer.hlo.sampling import draw_candidates
+from tpugraphs_polynormer.ranking.metrics import rank_candidates
+from tpugraphs_polynormer.ranking.predict import open_ranking_run, read_facts, restore_task
+from tpugraphs_polynormer.training.checkpoints import RunError
+
+
+@dataclass(frozen=True)
+class Novelty:
+    """How far a program lies from the training data."""
+
+    unseen_opcodes: tuple[str, ...]  # in no training graph
+    unseen_share: float  # of nodes with such an opcode
+    outside_share: float  # of nodes with a feature outside the range of the training nodes
+
+    def __str__(self) -> str:
+        unseen = f", with opcodes never trained on: {', '.join(self.unseen_opcodes)}" if self.unseen_opcodes else ""
+        return (
+            f"{100 * self.outside_share:.1f} % of the program's nodes have features outside the training data's range, "
+            f"{100 * self.unseen_share:.1f} % an unseen opcode{unseen}"
+        )
+
+
+@dataclass(frozen=True)
+class ProgramRanking:
+    """The candidates [c, nc, 18] of a program, their scores [c] (lower is faster) and order (fastest first)."""
+
+    module: Module
+    candidates: np.ndarray
+    scores: np.ndarray
+    order: np.ndarray
+    novelty: Novelty
+
+    @property
+    def default_rank(self) -> int:
+        """The place of the compiler's default (candidate 0), 1 for the fastest."""
+        return int(np.flatnonzero(self.order == 0)[0]) + 1
+
+    def describe(self, most: int) -> str:
+        """The best candidates in words: only what they change against the compiler's default."""
+        choices = enumerate_choices(self.module)
+        spread = float(self.scores.std()) or 1.0
+        lines = [f"the compiler's default is predicted at place {self.default_rank} of {len(self.order)}"]
+        for place, candidate in enumerate(self.order[:most], start=1):
+            gain = (self.scores[0] - self.scores[candidate]) / spread
+            lines.append(f"{place}. candidate {candidate}: {gain:+.2f} standard deviations faster than the default")
+            changes = describe_candidate(self.module, choices, self.candidates[candidate], reference=self.candidates[0])
+            lines += [f"     {change}" for change in changes] or ["     the compiler's default"]
+        return "\n".join(lines)
+
+
+def rank_program(
+    run_dir: Path | str, module: Module, *, num_candidates: int = 1000, seed: int = 0, mode: str = "default"
+) -> ProgramRanking:
+    """Draws layout candidates of a program, the compiler's default first, and scores them with a run's best weights.
+
+    Args:
+      run_dir: a run trained on a layout collection.
+      module: the program, see `hlo.wire.read_module`, `hlo.from_jax`, `hlo.from_tf`.
+      num_candidates, seed, mode: see `hlo.candidates.draw_candidates`.
+    """
+    run = open_ranking_run(run_dir)
+    facts = read_facts(run)
+    if facts.kind != "layout":
+        raise RunError(f"{run.path}: trained on {facts.collection}; ranking a program's layouts needs a layout run")
+    choices = enumerate_choices(module)
+    if not len(choices.node_ids):
+        raise HloError(f"module {module.name!r} has no convolution, dot or reshape: there is nothing to choose")
+    candidates = draw_candidates(choices, num_candidates, seed=seed, mode=mode)
+    graph = featurize_module(module)
+    arrays = layout_archive(
+        graph,
+        node_config_ids=choices.node_ids,
+        node_config_feat=candidates,
+        config_runtime=np.zeros(num_candidates, np.int64),
+    )
+    with tempfile.TemporaryDirectory(prefix="tpugraphs-rank-") as folder:
+        task = restore_task(run, facts, _make_dataset(Path(folder), facts.collection, arrays))
+        scores = task.make_scorer().score_graph(task.collection.split("test"), 0)
+    novelty = measure_novelty(graph.node_feat, graph.node_opcode, facts.statistics)
+    return ProgramRanking(module, candidates, scores, rank_candidates(scores), novelty)
+
+
+def measure_novelty(node_feat: np.ndarray, node_opcode: np.ndarray, statistics: FeatureStatistics) -> Novelty:
+    """Compares a program's [n, 140] features and [n] opcodes with the train split's."""
+    unseen = np.array(statistics.opcode_counts)[node_opcode] == 0
+    outside = (node_feat < np.array(statistics.minimum)) | (node_feat > np.array(statistics.maximum))
+    return Novelty(
+        unseen_opcodes=tuple(OPCODE_NAMES[number] for number in np.unique(node_opcode[unseen])),
+        unseen_share=float(unseen.mean()),
+        outside_share=float(outside.any(axis=1).mean()),
+    )
+
+
+def _make_dataset(folder: Path, collection: str, arrays: dict[str, np.ndarray]) -> Collection:
+    """A dataset of one graph, made and read by the very code that makes and reads the others."""
+    write_archive(folder / "program.npz", arrays)
+    settings = PreprocessSettings()
+    description = write_shard(
+        folder, "program", {"program": folder / "program.npz"}, kind="layout", is_train=False, settings=settings
+    )
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        collection=collection,
+        kind="layout",
+        settings={},
+        splits={"test": describe_split([description])},
+        statistics=None,
+        num_rejected=0,
+        excluded={},
+    )
+    write_json(folder / MANIFEST_NAME, manifest)
+    return Collection(folder)

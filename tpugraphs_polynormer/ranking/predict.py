@@ -1,0 +1,246 @@
+"""From trained runs to one prediction file per graph: alone or as an ensemble, streaming, resumable."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from scipy.stats import rankdata
+from tqdm import tqdm
+
+from tpugraphs_polynormer.catalog import find_collection
+from tpugraphs_polynormer.config.loader import dump_config
+from tpugraphs_polynormer.datasets.input_pipeline import iterate_blocks
+from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME, DatasetError, parse_record
+from tpugraphs_polynormer.datasets.reader import Collection, Split, hash_file
+from tpugraphs_polynormer.files import write_text
+from tpugraphs_polynormer.ranking.submission import prediction_path, read_prediction, write_prediction
+from tpugraphs_polynormer.ranking.submission_rules import SubmissionError
+from tpugraphs_polynormer.ranking.task import (
+    DatasetFacts,
+    RankingTask,
+    build_ranking_task,
+    open_collection,
+)
+from tpugraphs_polynormer.ranking.train import FACTS_NAME
+from tpugraphs_polynormer.training.checkpoints import CONFIG_NAME, Checkpoints, RunDirectory, RunError
+
+RECIPE_NAME = "recipe.json"
+AVERAGES = ("rank", "score")
+
+
+def load_ranker(run_dir: Path | str, data_dir: Path | str) -> RankingTask:
+    """The task of a run with its best weights (and their phase) restored.
+
+    Features are scaled as they were in training, by the statistics that the run keeps, not by those of the dataset.
+    """
+    run = open_ranking_run(run_dir)
+    return restore_task(run, read_facts(run), open_collection(run.config, data_dir))
+
+
+def read_facts(run: RunDirectory) -> DatasetFacts:
+    """What a run keeps of the data it was trained on."""
+    return parse_record(DatasetFacts, run.read_json(FACTS_NAME), str(run.path / FACTS_NAME))
+
+
+def restore_task(run: RunDirectory, facts: DatasetFacts, collection: Collection) -> RankingTask:
+    """The task of a run on any collection of its kind, with the best weights and their phase restored."""
+    checkpoint_path(run)
+    task = build_ranking_task(run.config, collection, facts)
+    _create_variables(task)
+    Checkpoints(run, "best", model=task.model).restore()
+    return task
+
+
+def open_ranking_run(run_dir: Path | str) -> RunDirectory:
+    """An existing run that ranks candidates."""
+    run = RunDirectory.open(run_dir)
+    if run.config.task != "ranking":
+        raise RunError(f"{run.path}: a run of task {run.config.task}, expected ranking")
+    return run
+
+
+def checkpoint_path(run: RunDirectory) -> str:
+    """The prefix of the best checkpoint's files; RunError where there is none."""
+    folder = run.path / "checkpoints" / "best"
+    path = tf.train.latest_checkpoint(str(folder))
+    if path is None:
+        raise RunError(f"{folder}: no checkpoint, expected that of the best epoch; run `tpugraphs train` first")
+    return path
+
+
+def _create_variables(task: RankingTask) -> None:
+    """One forward pass on a small block, so that there is something to restore into."""
+    for name in task.collection.manifest.splits:
+        split = task.collection.split(name)
+        if len(split):
+            block = next(iterate_blocks(task.collection, split, 0, 2, np.zeros(1, np.int64)))
+            task.model(block.graph, training=False)
+            return
+    raise DatasetError(f"{task.collection.folder}: no graphs in any split; preprocess again")
+
+
+def expand_runs(run_dirs: Sequence[Path | str]) -> list[Path]:
+    """The run directories; a folder of runs by seed (`seed-0`, `seed-1`, ...) stands for all of them."""
+    runs: list[Path] = []
+    for path in map(Path, run_dirs):
+        seeds = sorted(path.glob("seed-*"), key=lambda seed: (len(seed.name), seed.name))
+        runs += [path] if (path / CONFIG_NAME).exists() or not seeds else seeds
+    repeated = [str(path) for path in dict.fromkeys(runs) if runs.count(path) > 1]
+    if repeated:
+        raise RunError(f"{', '.join(repeated)}: given more than once; name each run directory once")
+    return runs
+
+
+def group_runs(run_dirs: Sequence[Path | str]) -> dict[str, list[RunDirectory]]:
+    """The runs by the collection that they were trained on; several of one collection are an ensemble."""
+    groups: dict[str, list[RunDirectory]] = {}
+    for path in expand_runs(run_dirs):
+        run = open_ranking_run(path)
+        groups.setdefault(run.config.data.collection, []).append(run)
+    return groups
+
+
+def average_scores(scores: Sequence[np.ndarray], how: str) -> np.ndarray:
+    """Scores [c] of several models -> one [c]: the mean rank, or the mean of the standardised scores; lower is faster.
+
+    The scores of a single model are left as they are.
+    """
+    if len(scores) == 1:
+        return scores[0]
+    if how == "rank":
+        return np.mean([rankdata(each) for each in scores], 0)
+    spreads = [np.std(each) or 1.0 for each in scores]
+    return np.mean([(each - np.mean(each)) / spread for each, spread in zip(scores, spreads, strict=True)], 0)
+
+
+class Ensemble:
+    """The models of one or several runs on one collection, which score as one."""
+
+    def __init__(self, run_dirs: Sequence[Path | str], data_dir: Path | str, average: str) -> None:
+        self._scorers = [load_ranker(path, data_dir).make_scorer() for path in run_dirs]
+        self._average = average
+
+    def score_source(self, split: Split, number: int) -> np.ndarray:
+        """[c] scores of a graph's candidates in the order of its source archive."""
+        entry = split.graphs[number]
+        if entry.num_candidates != entry.num_source_candidates:
+            raise DatasetError(f"{entry.name}: its repeated candidates were collapsed; predict the valid or test split")
+        averaged = average_scores([each.score_graph(split, number) for each in self._scorers], self._average)
+        scores = np.empty(len(averaged), np.float32)
+        scores[split.read_column(number, "rows")] = averaged
+        return scores
+
+
+@dataclass(frozen=True)
+class PredictionTask:
+    """One graph to be scored."""
+
+    collection: str
+    number: int
+    id: str
+    num_candidates: int
+
+
+@dataclass(frozen=True)
+class PredictionPlan:
+    """What is predicted from what; plain values, so that it can be sent to workers."""
+
+    runs: dict[str, tuple[str, ...]]  # collection -> run directories
+    data_dir: str
+    output: str
+    split: str
+    average: str
+    tasks: tuple[PredictionTask, ...]
+
+    def is_done(self, task: PredictionTask) -> bool:
+        """Whether the graph's prediction is there, whole, and of the right length."""
+        path = prediction_path(self.output, task.id)
+        if not path.exists():
+            return False
+        try:
+            return all(len(each) == task.num_candidates for each in read_prediction(path))
+        except SubmissionError:
+            return False
+
+    def pending(self) -> list[PredictionTask]:
+        """What is still to do."""
+        return [task for task in self.tasks if not self.is_done(task)]
+
+    def open_split(self, collection: str) -> Split:
+        """The split to predict of a collection."""
+        return Collection(Path(self.data_dir) / find_collection(collection).folder).split(self.split)
+
+    def load_ensemble(self, collection: str) -> Ensemble:
+        """The models of a collection."""
+        return Ensemble(self.runs[collection], self.data_dir, self.average)
+
+    def count_done(self) -> int:
+        """How many prediction files there are, looked at from outside."""
+        return sum(prediction_path(self.output, task.id).exists() for task in self.tasks)
+
+
+def plan_predictions(
+    run_dirs: Sequence[Path | str], data_dir: Path | str, output: Path | str, *, split: str, average: str
+) -> PredictionPlan:
+    """Lists the graphs, and notes in the output by which weights they are predicted; refuses to mix with others'."""
+    groups = group_runs(run_dirs)
+    tasks: list[PredictionTask] = []
+    for collection, runs in groups.items():
+        opened = open_collection(runs[0].config, data_dir)
+        _keep_recipe(Path(output) / find_collection(collection).folder, _describe(runs, opened, split, average))
+        tasks += [
+            PredictionTask(collection, number, f"{collection}:{entry.name}", entry.num_candidates)
+            for number, entry in enumerate(opened.split(split).graphs)
+        ]
+    paths = {collection: tuple(str(run.path.resolve()) for run in runs) for collection, runs in groups.items()}
+    places = {"data_dir": str(Path(data_dir).resolve()), "output": str(Path(output).resolve())}
+    return PredictionPlan(runs=paths, **places, split=split, average=average, tasks=tuple(tasks))
+
+
+def predict(plan: PredictionPlan) -> int:
+    """Scores what is pending, graph by graph; returns how many were. Killed, it goes on where it stopped."""
+    pending = plan.pending()
+    with tqdm(total=len(pending), desc="predict", unit="graph", disable=None) as progress:
+        for task, scores in _score(plan, pending):
+            write_prediction(plan.output, task.id, scores)
+            progress.update()
+    return len(pending)
+
+
+def _score(plan: PredictionPlan, tasks: Sequence[PredictionTask]) -> Iterator[tuple[PredictionTask, np.ndarray]]:
+    for collection in dict.fromkeys(task.collection for task in tasks):
+        ensemble, split = plan.load_ensemble(collection), plan.open_split(collection)
+        for task in tasks:
+            if task.collection == collection:
+                yield task, ensemble.score_source(split, task.number)
+        split.close()
+
+
+def _describe(runs: Sequence[RunDirectory], collection: Collection, split: str, average: str) -> dict[str, Any]:
+    """What decides the predictions, without the places where it lies."""
+    weights = []
+    for run in runs:
+        prefix = Path(checkpoint_path(run))
+        files = sorted(prefix.parent.glob(f"{prefix.name}.*"))
+        weights.append({"config": dump_config(run.config), "sha256": {path.name: hash_file(path) for path in files}})
+    how = {"split": split, "average": average if len(runs) > 1 else None}
+    return {**how, "dataset_sha256": hash_file(collection.folder / MANIFEST_NAME), "runs": weights}
+
+
+def _keep_recipe(folder: Path, recipe: Mapping[str, Any]) -> None:
+    path = folder / RECIPE_NAME
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if path.exists() and json.loads(path.read_text()) != recipe:
+            raise RunError(f"{folder}: holds predictions of other runs, data or settings; choose another --output")
+        write_text(path, json.dumps(recipe, indent=1) + "\n")
+    except OSError as fault:
+        raise RunError(f"{folder}: cannot be written ({fault.strerror}); choose another --output") from None
+    except json.JSONDecodeError:
+        raise RunError(f"{path}: not readable; delete the folder {folder} and predict again") from None

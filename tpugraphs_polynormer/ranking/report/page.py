@@ -1,0 +1,81 @@
+"""One self-contained HTML page about trained runs: scores, learning, regret, graphs, attention, data, recipe."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from collections.abc import Sequence
+from html import escape
+from importlib import metadata, resources
+from pathlib import Path
+from string import Template
+
+from tpugraphs_polynormer import __version__
+from tpugraphs_polynormer.files import write_text
+from tpugraphs_polynormer.ranking.evaluate_runs import label_runs
+from tpugraphs_polynormer.ranking.predict import expand_runs, open_ranking_run
+from tpugraphs_polynormer.ranking.report.data import RunReport, check_inputs, gather_run
+from tpugraphs_polynormer.ranking.report.sections import SECTIONS
+from tpugraphs_polynormer.training.checkpoints import RunError
+
+_PACKAGES = ("tensorflow", "tf-keras", "tensorflow-gnn", "apache-beam", "numpy")
+
+
+def write_report(
+    run_dirs: Sequence[Path | str],
+    data_dir: Path | str,
+    output: Path | str,
+    *,
+    split: str = "valid",
+    most: int = 1000,
+    heatmap_graph: str | None = None,
+    title: str = "TpuGraphs ranking report",
+    note: str = "",
+) -> Path:
+    """Scores the split with each run (at most `most` candidates of a graph, 0 all) and writes the page; its path."""
+    output, runs = Path(output), expand_runs(run_dirs)
+    labels = label_runs(runs)
+    check_inputs([open_ranking_run(run) for run in runs], data_dir, split, heatmap_graph)
+    reports = [
+        gather_run(run, label, data_dir, split=split, most=most, heatmap_graph=heatmap_graph)
+        for run, label in zip(runs, labels, strict=True)
+    ]
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_text(output, render_page(reports, split=split, most=most, title=title, note=note))
+    except OSError as fault:
+        raise RunError(f"{output}: cannot be written ({fault.strerror}); choose another --output") from None
+    return output
+
+
+def render_page(reports: Sequence[RunReport], *, split: str, most: int, title: str, note: str) -> str:
+    """The page's text."""
+    template = (
+        resources.files("tpugraphs_polynormer.ranking.report")
+        .joinpath("report.html.template")
+        .read_text(encoding="utf-8")
+    )
+    sections = [(key, name, render(reports)) for key, name, render in SECTIONS]
+    num_graphs = sum(len(report.graphs) for report in reports)
+    limit = f"at most {most:,} candidates each" if most else "all candidates"
+    runs = "1 run" if len(reports) == 1 else f"{len(reports)} runs"
+    return Template(template).substitute(
+        title=escape(title),
+        note=f'<p class="note">{escape(note)}</p>' if note else "",
+        subtitle=escape(f"{runs}, {num_graphs:,} {split} graphs, {limit}. Lower predicted scores mean faster."),
+        navigation="".join(f'<a href="#{key}">{escape(name)}</a>' for key, name, _ in sections),
+        sections="\n".join(
+            f'<section aria-labelledby="{key}"><h2 id="{key}">{escape(name)}</h2>{body}</section>'
+            for key, name, body in sections
+        ),
+        footer=escape(f"Written {_now()} by tpugraphs {__version__}; {_versions()}."),
+    )
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _versions() -> str:
+    packages = ", ".join(f"{name} {metadata.version(name)}" for name in _PACKAGES)
+    return f"Python {platform.python_version()}, {packages}, on {platform.machine()}"

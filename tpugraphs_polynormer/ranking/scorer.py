@@ -1,0 +1,98 @@
+"""Scores of all candidates of a graph, block by block: the forward path of validation and prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tpugraphs_polynormer.config.schema import ModelConfig
+from tpugraphs_polynormer.datasets.input_pipeline import iterate_blocks, parse_graph
+from tpugraphs_polynormer.datasets.reader import Collection, Split
+from tpugraphs_polynormer.models.ranking.batch import Batch, read_batch
+from tpugraphs_polynormer.models.ranking.model import Encoded, RankingModel
+from tpugraphs_polynormer.ranking.metrics import GraphAccumulator
+
+# Floats of per-candidate state held at once: bounds memory whatever the graph's size.
+_BLOCK_FLOATS = 16_000_000
+
+
+class Scorer:
+    """Scores candidates with a model; what no candidate can change is computed once per graph."""
+
+    def __init__(
+        self, model: RankingModel, collection: Collection, *, candidates_per_group: int, seed: int = 0
+    ) -> None:
+        self._model, self._collection, self._seed = model, collection, seed
+        self._group = candidates_per_group
+        self._traces: dict[tuple, Callable] = {}
+
+    def _trace(self, function: Callable, *arguments: Any) -> Callable:
+        """A function traced once for all sizes: the order of scoring changes no bit."""
+        specs = tf.nest.map_structure(_forget_size, arguments)
+        key = (function.__name__, *tf.nest.flatten(specs))
+        if key not in self._traces:
+            self._traces[key] = tf.function(function, autograph=False).get_concrete_function(*specs)
+        return self._traces[key]
+
+    def _begin(self, *fields: tf.Tensor) -> tuple[Batch, Encoded]:
+        """A graph with its first block of candidates, and what the model makes of the graph alone."""
+        batch = read_batch(parse_graph(self._collection.manifest.kind, *fields))
+        return batch, self._model.encode(batch, training=False)
+
+    def _score(self, batch: Batch, encoded: Encoded) -> tf.Tensor:
+        return self._model.score(batch, encoded, training=False)
+
+    def score_graph(self, split: Split, number: int, candidates: np.ndarray | None = None) -> np.ndarray:
+        """[c] float64 scores of all candidates of a graph, or of the [c] named ones; lower is faster."""
+        entry = split.graphs[number]
+        if candidates is None:
+            candidates = np.arange(entry.num_candidates)
+        config = self._model.config
+        if not config.cross_candidates:
+            # A tile's candidates meet every node, a layout's the configurable ones.
+            met = entry.num_slots if self._collection.manifest.kind == "layout" else entry.num_nodes
+            block = block_size(config, entry.num_nodes, met, len(candidates))
+            return self._score_in_order(split, number, candidates, block)
+        return self._score_in_groups(split, number, candidates, config)
+
+    def _score_in_groups(self, split: Split, number: int, candidates: np.ndarray, config: ModelConfig) -> np.ndarray:
+        """Candidates see each other, so who stands beside whom matters: the mean over random groupings."""
+        total = np.zeros(len(candidates))
+        for grouping in range(config.num_groupings):
+            order = np.random.default_rng((self._seed, grouping)).permutation(len(candidates))
+            total[order] += self._score_in_order(split, number, candidates[order], self._group)
+        return total / config.num_groupings
+
+    def _score_in_order(self, split: Split, number: int, candidates: np.ndarray, block: int) -> np.ndarray:
+        results = GraphAccumulator(len(candidates), graph=split.graphs[number].name)
+        batch = encoded = None
+        for part in iterate_blocks(self._collection, split, number, block, candidates):
+            if batch is None:
+                fields = part.fields
+                batch, encoded = self._trace(self._begin, *fields)(*fields)
+                batch = batch._replace(num_graphs=1)  # a number, which the trace made a tensor
+            else:
+                batch = batch._replace(codes=tf.constant(part.codes), candidate_mask=tf.constant(part.mask[None]))
+            scores = self._trace(self._score, batch, encoded)(batch, encoded)[0].numpy()
+            results.add(np.arange(part.start, part.stop), scores[: part.stop - part.start])
+        return results.result()
+
+
+def _forget_size(each: Any) -> Any:
+    """A tensor's spec with an unknown first dimension; numbers stay what they are."""
+    if not tf.is_tensor(each):
+        return each
+    return tf.TensorSpec([None, *each.shape[1:]] if each.shape.rank else [], each.dtype)
+
+
+def block_size(config: ModelConfig, num_nodes: int, num_met: int, num_candidates: int) -> int:
+    """How many candidates to score at once: a power of two, so that few shapes are traced.
+
+    `num_met` of the graph's nodes meet the candidates after the trunk (intermediate fusion), or all before it (early).
+    """
+    rows = num_nodes if config.fusion == "early" else max(num_met, 1)
+    fitting = min(1024, max(16, _BLOCK_FLOATS // (rows * config.hidden_dim)))
+    return min(1 << fitting.bit_length() - 1, 1 << (num_candidates - 1).bit_length())

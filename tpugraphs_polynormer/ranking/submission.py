@@ -1,0 +1,150 @@
+"""The contest's csv: which rows a data set asks for, writing it, and scoring it where the truth is known.
+
+A submission is UTF-8 text: the header `ID,TopConfigs`, then one row per test graph in data-set order. `ID` is the
+collection's id and the graph's name, `TopConfigs` candidate indices joined by `;`, predicted fastest first: five for
+a tile graph (all, if it has fewer), all for a layout graph.
+
+Predictions come as one archive per graph, `<predictions>/<collection folder>/<graph>.npz` (for example
+`layout/xla/default/alexnet.npz`), with `ranking` int64 [c], fastest first, and `scores` float32 [c]. A file is whole
+when it is there, so a killed prediction continues with the graphs that have none.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tpugraphs_polynormer.archives.npz import read_shapes, write_npz
+from tpugraphs_polynormer.catalog import COLLECTIONS
+from tpugraphs_polynormer.files import write_text
+from tpugraphs_polynormer.ranking.metrics import kaggle_layout_score, kaggle_tile_score, rank_candidates, true_costs
+from tpugraphs_polynormer.ranking.submission_check import HEADER, read_submission
+from tpugraphs_polynormer.ranking.submission_rules import ExpectedRow, Faults, SubmissionError
+
+
+def expected_rows(data_dir: Path | str) -> list[ExpectedRow]:
+    """The rows for the test split of `<data_dir>/npz`: collections in catalog order, graphs by name.
+
+    A collection without test graphs has no rows. Only the headers of the archives are read.
+    """
+    root = Path(data_dir) / "npz"
+    rows = []
+    for collection in COLLECTIONS.values():
+        for path in _sorted_archives(root / collection.folder / "test"):
+            graph = path.name.removesuffix(".npz")
+            if re.search(r'[,"\r\n]', graph):
+                raise SubmissionError(
+                    f"{path}: a comma, quote or line break in the name cannot be put in an ID; rename it"
+                )
+            shapes = read_shapes(path)
+            if len(shapes.get("config_runtime", ())) != 1:
+                raise SubmissionError(f"{path}: found no vector config_runtime, expected one value per candidate")
+            rows.append(ExpectedRow(f"{collection.id}:{graph}", shapes["config_runtime"][0]))
+    if not rows:
+        raise SubmissionError(f"{root}: found no <collection>/test/*.npz; give the folder that holds npz/ as --data")
+    return rows
+
+
+def write_prediction(predictions_dir: Path | str, row_id: str, scores: np.ndarray) -> Path:
+    """Writes one graph's scores [c] and the ranking they give; returns the file's path."""
+    row = ExpectedRow(row_id, len(scores))
+    scores = np.asarray(scores, np.float32)
+    path = prediction_path(predictions_dir, row_id)
+    write_npz(path, {"ranking": rank_candidates(scores, graph=row.graph), "scores": scores})
+    return path
+
+
+def prediction_path(predictions_dir: Path | str, row_id: str) -> Path:
+    """Where the prediction of that ID is kept."""
+    row = ExpectedRow(row_id, 0)
+    return Path(predictions_dir) / row.collection.folder / f"{row.graph}.npz"
+
+
+def read_prediction(path: Path | str) -> tuple[np.ndarray, np.ndarray]:
+    """One graph's (ranking, scores)."""
+    ranking, scores = _read_arrays(Path(path), "ranking", "scores")
+    return ranking, scores
+
+
+def read_rankings(predictions_dir: Path | str) -> dict[str, np.ndarray]:
+    """Every ranking below a predictions folder, by ID."""
+    rankings = {}
+    for collection in COLLECTIONS.values():
+        for path in _sorted_archives(Path(predictions_dir) / collection.folder):
+            (ranking,) = _read_arrays(path, "ranking")
+            rankings[f"{collection.id}:{path.name.removesuffix('.npz')}"] = ranking
+    if not rankings:
+        raise SubmissionError(f"{predictions_dir}: found no <collection>/<graph>.npz; run `tpugraphs predict` first")
+    return rankings
+
+
+def write_submission(path: Path | str, rankings: Mapping[str, np.ndarray], expected: Sequence[ExpectedRow]) -> None:
+    """Checks the rankings, then writes the csv atomically; a tile ranking may be longer than the five it gives."""
+    path = Path(path)
+    faults = Faults()
+    known = {row.id for row in expected}
+    for row_id in rankings:
+        if row_id not in known:
+            faults.add("foreign", row_id, None, "a ranking", "none: the test split has no such graph")
+    lines = [HEADER]
+    for row in expected:
+        if row.id not in rankings:
+            faults.add("missing", row.id, None, "no ranking", "one for every test graph")
+            continue
+        indices = np.asarray(rankings[row.id])
+        if indices.ndim != 1 or indices.dtype.kind not in "iu":
+            faults.add("not_integer", row.id, None, f"{indices.dtype} {list(indices.shape)}", "integers [candidates]")
+            continue
+        indices = indices[: row.num_listed]
+        row.rule.check(indices, indices, None, faults)
+        lines.append(f"{row.id},{';'.join(map(str, indices.tolist()))}")
+    faults.raise_if_any(f"{path}: not written")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, "\n".join(lines) + "\n")
+    except OSError as fault:
+        raise SubmissionError(f"{path}: cannot be written ({fault.strerror})") from None
+
+
+def score_submission(path: Path | str, truth_dir: Path | str, expected: Sequence[ExpectedRow]) -> dict[str, float]:
+    """The contest's score of each collection, and under "mean" of them all.
+
+    The truth is in `<truth_dir>/<collection folder>/test/<graph>.npz`, under the archives' own keys.
+    """
+    rankings = read_submission(path, expected)
+    scores: dict[str, list[float]] = {}
+    for row in expected:
+        costs = _read_costs(Path(truth_dir) / row.collection.folder / "test" / f"{row.graph}.npz", row)
+        score = kaggle_tile_score if row.collection.kind == "tile" else kaggle_layout_score
+        scores.setdefault(row.collection.id, []).append(score(costs, rankings[row.id]))
+    means = {collection: statistics.fmean(values) for collection, values in scores.items()}
+    return means | {"mean": statistics.fmean(means.values())}
+
+
+def _sorted_archives(folder: Path) -> Iterable[Path]:
+    return sorted(folder.glob("*.npz"), key=lambda path: path.name)
+
+
+def _read_costs(path: Path, row: ExpectedRow) -> np.ndarray:
+    """float64 or int64 [c]: what the row's candidates truly cost."""
+    keys = ("config_runtime", "config_runtime_normalizers") if row.collection.kind == "tile" else ("config_runtime",)
+    costs = true_costs(*_read_arrays(path, *keys), graph=row.id)
+    if len(costs) != row.num_candidates:
+        raise SubmissionError(f"{path}: {len(costs)} runtimes, expected {row.num_candidates}; is it the same data set?")
+    return costs
+
+
+def _read_arrays(path: Path, *keys: str) -> list[np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return [archive[key] for key in keys]
+    except FileNotFoundError:
+        raise SubmissionError(f"{path}: found nothing, expected an archive with {', '.join(keys)}") from None
+    except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as fault:
+        raise SubmissionError(f"{path}: expected an archive with {', '.join(keys)}, but {fault}") from None

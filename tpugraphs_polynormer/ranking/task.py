@@ -1,0 +1,95 @@
+"""Config -> what a ranking run is made of: the data, the model, the loss and the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import tensorflow as tf
+
+from tpugraphs_polynormer.catalog import find_collection
+from tpugraphs_polynormer.config.schema import Config, TrainingConfig
+from tpugraphs_polynormer.datasets.manifest import DatasetError, Manifest
+from tpugraphs_polynormer.datasets.reader import Collection
+from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
+from tpugraphs_polynormer.models.ranking.model import RankingModel
+from tpugraphs_polynormer.ranking.scorer import Scorer
+from tpugraphs_polynormer.training.losses import build_loss
+
+
+@dataclass(frozen=True)
+class RankingTask:
+    """What training, evaluation and prediction share; variables are made on first use, in a strategy's scope."""
+
+    config: Config
+    collection: Collection
+    model: RankingModel
+    loss: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
+
+    def make_scorer(self) -> Scorer:
+        """Scores whole graphs with the task's model."""
+        return Scorer(
+            self.model,
+            self.collection,
+            candidates_per_group=self.config.data.candidates_per_graph,
+            seed=self.config.seed,
+        )
+
+
+def open_collection(config: Config, data_dir: Path | str) -> Collection:
+    """The preprocessed collection that the config names, below the folder of all datasets."""
+    return Collection(Path(data_dir) / find_collection(config.data.collection).folder)
+
+
+def build_ranking_task(config: Config, collection: Collection, facts: DatasetFacts | None = None) -> RankingTask:
+    """Builds the model of a config for a collection, scaled by the given facts, or by its own train split's."""
+    tf.keras.mixed_precision.set_global_policy(
+        "float32" if config.training.precision == "float32" else "mixed_bfloat16"
+    )
+    return RankingTask(
+        config=config,
+        collection=collection,
+        model=build_ranking_model(config, facts or DatasetFacts.of(collection.manifest)),
+        loss=build_loss(asdict(config.loss)),
+    )
+
+
+@dataclass(frozen=True)
+class DatasetFacts:
+    """What a model must know of the data it was trained on; kept in the run directory, so that it can travel alone."""
+
+    collection: str
+    kind: str
+    statistics: FeatureStatistics
+
+    @staticmethod
+    def of(manifest: Manifest) -> DatasetFacts:
+        """The facts of a preprocessed collection."""
+        if manifest.statistics is None:
+            raise DatasetError(f"{manifest.collection}: no train split, so no feature statistics; preprocess it too")
+        return DatasetFacts(manifest.collection, manifest.kind, manifest.statistics)
+
+
+def build_ranking_model(config: Config, facts: DatasetFacts) -> RankingModel:
+    """The model of a config, for a dataset's kind and statistics."""
+    return RankingModel(kind=facts.kind, config=config.model, statistics=facts.statistics, name="ranking")
+
+
+def build_optimizer(config: TrainingConfig) -> tf.keras.optimizers.Optimizer:
+    """Adam or AdamW with its schedule; clipping is by the global norm of the gradient summed over replicas."""
+    steps = (config.local_epochs + config.epochs) * config.steps_per_epoch
+    rate: float | tf.keras.optimizers.schedules.LearningRateSchedule = config.learning_rate
+    if config.schedule == "cosine":
+        rate = tf.keras.optimizers.schedules.CosineDecay(
+            0.0 if config.warmup_steps else config.learning_rate,
+            max(1, steps - config.warmup_steps),
+            warmup_target=config.learning_rate if config.warmup_steps else None,
+            warmup_steps=config.warmup_steps,
+        )
+    elif config.warmup_steps:
+        rate = tf.keras.optimizers.schedules.PolynomialDecay(0.0, config.warmup_steps, config.learning_rate)
+    clip = config.clip_norm or None
+    if config.optimizer == "adam":
+        return tf.keras.optimizers.Adam(rate, global_clipnorm=clip)
+    return tf.keras.optimizers.AdamW(rate, weight_decay=config.weight_decay, global_clipnorm=clip)

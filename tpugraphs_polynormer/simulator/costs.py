@@ -1,0 +1,309 @@
+"""Runtime of a program on a simulated TPU v3 core for each candidate of layouts, from the archive's arrays alone.
+
+The time of a candidate is the sum of
+- per convolution and dot, the slowest of three overlapped streams: the systolic arrays' work on the padded result
+  (8 x 128, contraction padded to 128); HBM traffic of padded operands and result; and the cross-lane unit, which turns
+  an operand on its way in when it arrives in another layout than the node asks for;
+- per other node, HBM traffic of its padded buffer, written once and read by each consumer, unless it is fused away;
+- per edge whose producer and consumer disagree on the layout, one copy: the padded buffer read in one layout and
+  written in the other. Fixed boundaries (parameters, tuples, results) disagree like any consumer.
+A loop's body is priced once: how often it runs is in no array.
+
+Every summand depends on the choices of at most two nodes (three for an operator with two operands), so it is
+tabulated once per distinct choice; a block of candidates is then priced by gathering and adding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tpugraphs_polynormer.hlo.features import CONVOLUTION_DIMENSIONS, WINDOW_SIZE
+from tpugraphs_polynormer.simulator.hardware import (
+    LANES,
+    MEASUREMENT_NOISE,
+    TPU_V3,
+    TpuCore,
+    element_bytes,
+    padded_elements,
+    round_up,
+)
+from tpugraphs_polynormer.simulator.layouts import (
+    CONVOLUTION,
+    DOT,
+    ELEMENTWISE,
+    FIXED,
+    FREE,
+    REDUCE,
+    RESHAPE,
+    SAME_DIMENSIONS,
+    TRANSPOSE,
+    Layout,
+    NodeLayout,
+    ProgramLayouts,
+    opcode_set,
+)
+
+_BLOCK_ROWS = 8192
+_NO_TRAFFIC = FREE | opcode_set("tuple while call conditional after-all")
+_NOT_WRITTEN = _NO_TRAFFIC | opcode_set(
+    "reshape transpose parameter get-tuple-element bitcast infeed dynamic-update-slice"
+)
+_NOT_READING = _NOT_WRITTEN | opcode_set("gather dynamic-slice")  # in place, renamed, or only a few rows of the operand
+
+
+@dataclass(frozen=True)
+class _Operator:
+    """A convolution or dot: seconds of each stream, tabulated by its own choice and by its operands' sources."""
+
+    index: int
+    matrix: np.ndarray  # [own choices]
+    write: np.ndarray  # [own choices]
+    reads: tuple[tuple[int, np.ndarray], ...]  # (source, [source's choices])
+    turns: tuple[tuple[int, np.ndarray], ...]  # (source, [own choices, source's choices])
+
+
+class LayoutCosts:
+    """Prices candidates of one program; `choices[j]` are the distinct settings int8 [k, 18] of configurable node j."""
+
+    def __init__(
+        self,
+        node_feat: np.ndarray,
+        node_opcode: np.ndarray,
+        edge_index: np.ndarray,
+        node_config_ids: np.ndarray,
+        choices: Sequence[np.ndarray],
+        core: TpuCore = TPU_V3,
+    ) -> None:
+        self._core = core
+        self._program = ProgramLayouts(node_feat, node_opcode, edge_index, node_config_ids, choices)
+        self._bytes = element_bytes(node_feat)
+        self._constant = 0.0
+        self._unary = [np.zeros(len(rows)) for rows in choices]
+        self._pairs: dict[tuple[int, int], np.ndarray] = {}
+        self._operators: list[_Operator] = []
+        self._node_config_ids = [int(node) for node in node_config_ids]
+        for node in range(len(node_feat)):
+            self._add_traffic(node)
+            self._add_operator(node)
+            for producer in self._program.operands[node]:
+                self._add_copy(node, producer)
+
+    def seconds(self, choice_ids: np.ndarray) -> np.ndarray:
+        """float64 [c]: noiseless seconds of candidates given as choice numbers [c, nc]."""
+        blocks = [
+            self._block_seconds(np.ascontiguousarray(choice_ids[start : start + _BLOCK_ROWS].T))
+            for start in range(0, len(choice_ids), _BLOCK_ROWS)
+        ]
+        return np.concatenate(blocks) if blocks else np.zeros(0)
+
+    def _block_seconds(self, ids: np.ndarray) -> np.ndarray:
+        """ids [nc, b] -> seconds [b]."""
+        total = np.full(ids.shape[1], self._constant)
+        for index, table in enumerate(self._unary):
+            total += table[ids[index]]
+        for (first, second), table in self._pairs.items():
+            total += table[ids[first], ids[second]]
+        for operator in self._operators:
+            own = ids[operator.index]
+            hbm = operator.write[own]
+            for source, table in operator.reads:
+                hbm = hbm + (table[0] if source == FIXED else table[ids[source]])
+            slowest = np.maximum(operator.matrix[own], hbm)
+            if operator.turns:
+                turned = sum(table[own, 0 if source == FIXED else ids[source]] for source, table in operator.turns)
+                slowest = np.maximum(slowest, turned)
+            total += slowest
+        return total
+
+    def _add(self, first: NodeLayout, second: NodeLayout, table: np.ndarray) -> None:
+        """Adds table [first's choices, second's choices] to the sum, wherever the two sources are fixed or the same."""
+        if first.source == FIXED and second.source == FIXED:
+            self._constant += float(table[0, 0])
+        elif first.source == FIXED:
+            self._unary[second.source] += table[0]
+        elif second.source == FIXED:
+            self._unary[first.source] += table[:, 0]
+        elif first.source == second.source:
+            self._unary[first.source] += np.diagonal(table)
+        elif table.any():
+            key = (first.source, second.source)
+            self._pairs[key] = self._pairs.get(key, 0.0) + table
+
+    def _traffic(self, node: int) -> np.ndarray:
+        """Seconds to move a node's padded buffer through HBM once, per choice of its source."""
+        return self._program.padded(node) * float(self._bytes[node]) / self._core.hbm_bandwidth
+
+    def _add_traffic(self, node: int) -> None:
+        """One write and one read per consumer; operators account for their own operands and results."""
+        program, opcode = self._program, int(self._program.opcode[node])
+        if opcode in _NO_TRAFFIC or not program.dims[node] or self._is_fused(node):
+            return
+        moves = sum(
+            int(program.opcode[consumer]) not in _NOT_READING and not self._is_operator(consumer)
+            for consumer in program.consumers[node]
+        )
+        moves += opcode not in _NOT_WRITTEN and not self._is_operator(node)
+        layout = program.nodes[node]
+        self._add(layout, layout, np.diag(self._traffic(node) * moves))
+
+    def _is_operator(self, node: int) -> bool:
+        return node in self._program.config_index and int(self._program.opcode[node]) in (CONVOLUTION, DOT)
+
+    def _is_fused(self, node: int) -> bool:
+        """An elementwise node whose only consumer is elementwise or a reduce never leaves the registers."""
+        program = self._program
+        if int(program.opcode[node]) not in ELEMENTWISE or len(program.consumers[node]) != 1:
+            return False
+        consumer = int(program.opcode[program.consumers[node][0]])
+        return consumer in ELEMENTWISE or consumer == REDUCE
+
+    def _add_copy(self, consumer: int, producer: int) -> None:
+        program = self._program
+        if int(program.opcode[producer]) in _NO_TRAFFIC:
+            return
+        if len(program.dims[producer]) < 2 or self._is_operator(consumer):
+            return
+        wanted = self._wanted(consumer, producer)
+        if wanted is not None:
+            self._add(program.nodes[producer], wanted, self._copy_table(producer, wanted))
+
+    def _wanted(self, consumer: int, producer: int) -> NodeLayout | None:
+        """The layout in which a consumer reads a producer, or None where it takes any."""
+        program, opcode = self._program, int(self._program.opcode[consumer])
+        rank = len(program.dims[producer])
+        if opcode == RESHAPE and consumer in program.config_index:
+            index = program.config_index[consumer]
+            inputs = [setting.input for setting in program.settings[index]]
+            return NodeLayout(index, tuple(each if each is not None and len(each) == rank else () for each in inputs))
+        if opcode in FREE or opcode in (REDUCE, TRANSPOSE):
+            return None
+        if opcode in SAME_DIMENSIONS and len(program.dims[consumer]) == rank:
+            return program.nodes[consumer]
+        return NodeLayout(FIXED, (program.default_layout(producer),))
+
+    def _copy_table(self, producer: int, wanted: NodeLayout) -> np.ndarray:
+        """Seconds [producer's choices, wanted's choices] of a copy where the two differ; () wants nothing."""
+        program, width = self._program, float(self._bytes[producer])
+        layouts = program.nodes[producer].layouts
+        table = np.zeros((len(layouts), len(wanted.layouts)))
+        size = {each: padded_elements(program.dims[producer], each) for each in {*layouts, *wanted.layouts} if each}
+        for row, have in enumerate(layouts):
+            for column, want in enumerate(wanted.layouts):
+                if want and have != want:
+                    table[row, column] = (size[have] + size[want]) * width / self._core.hbm_bandwidth
+        return table
+
+    def _add_operator(self, node: int) -> None:
+        if not self._is_operator(node):
+            return
+        program, index = self._program, self._program.config_index[node]
+        operands = [each for each in program.operands[node] if len(program.dims[each]) > 0][-2:]
+        contraction = contraction_size(program, node, operands)
+        work = 2.0 * program.padded(node) * round_up(contraction, LANES)
+        reads = tuple((program.nodes[each].source, self._traffic(each)) for each in operands)
+        turns = [(program.nodes[each].source, self._turn_table(node, each)) for each in operands]
+        self._operators.append(
+            _Operator(
+                index=index,
+                matrix=work / self._core.peak_flops,
+                write=self._traffic(node),
+                reads=reads,
+                turns=tuple(each for each in turns if each[1].any()),
+            )
+        )
+
+    def _turn_table(self, node: int, operand: int) -> np.ndarray:
+        """Seconds [own choices, operand's choices] in the cross-lane unit where an operand is not as asked for."""
+        program, index = self._program, self._program.config_index[node]
+        kernel = operand == kernel_operand(program, node)
+        layouts, padded = program.nodes[operand].layouts, program.padded(operand)
+        table = np.zeros((len(program.settings[index]), len(layouts)))
+        for row, setting in enumerate(program.settings[index]):
+            want: Layout | None = setting.kernel if kernel else setting.input
+            for column, have in enumerate(layouts):
+                if want is not None and have[: len(want)] != want:
+                    table[row, column] = padded[column] / self._core.transpose_rate
+        return table
+
+
+def kernel_operand(program: ProgramLayouts, node: int) -> int | None:
+    """Which operand is the kernel: edges are sorted by position, so the shapes have to tell."""
+    operands = [each for each in program.operands[node] if program.dims[each]]
+    if len(operands) < 2:
+        return None
+    if int(program.opcode[node]) == CONVOLUTION:
+        fits = [each for each in operands if _fits_kernel(program, node, each)]
+        return fits[-1] if fits else operands[-1]
+    last = program.dims[node][-1] if program.dims[node] else 0
+    fits = [each for each in operands if last in program.dims[each]]
+    return fits[-1] if fits else operands[-1]
+
+
+def _fits_kernel(program: ProgramLayouts, node: int, operand: int) -> bool:
+    """Whether an operand has the window's sizes at the kernel's spatial dims and the result's feature count."""
+    dims, numbers = program.dims[operand], program.node_feat[node, CONVOLUTION_DIMENSIONS].astype(int).tolist()
+    spatial, window = numbers[8:12], program.node_feat[node, WINDOW_SIZE].astype(int).tolist()
+    out_feature = program.dims[node][numbers[13]]
+    if numbers[7] >= len(dims) or dims[numbers[7]] != out_feature:
+        return False
+    return all(spatial[place] < len(dims) and dims[spatial[place]] == window[place] for place in range(len(dims) - 2))
+
+
+def contraction_size(program: ProgramLayouts, node: int, operands: Sequence[int]) -> int:
+    """How many products each element of the result sums: K of a dot, taps times input features of a convolution."""
+    sizes = [math.prod(program.dims[each]) for each in operands]
+    if not sizes:
+        return 1
+    out = math.prod(program.dims[node])
+    if int(program.opcode[node]) == CONVOLUTION:
+        numbers = program.node_feat[node, CONVOLUTION_DIMENSIONS].astype(int).tolist()
+        kernel = kernel_operand(program, node)
+        kernel_size = math.prod(program.dims[operands[-1] if kernel is None else kernel])
+        return max(1, kernel_size // max(1, program.dims[node][numbers[13]]))
+    batch = _batch_size(program, node, operands)
+    return max(1, math.isqrt(sizes[0] * sizes[-1] // max(1, out * batch)))
+
+
+def _batch_size(program: ProgramLayouts, node: int, operands: Sequence[int]) -> int:
+    """Product of a dot's batch dims: those that lead the result and both operands, two dims being left to each."""
+    batch = 1
+    shapes = [program.dims[node], *(program.dims[each] for each in operands)]
+    for place in range(min(len(shape) for shape in shapes) - 2):
+        if len({shape[place] for shape in shapes}) > 1:
+            break
+        batch *= shapes[0][place]
+    return batch
+
+
+def encode_choices(candidates: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+    """Distinct settings per node, int8 [k, 18] each, and which one each candidate takes, int32 [c, nc]."""
+    weights = 7 ** np.arange(candidates.shape[2], dtype=np.int64)
+    choices, ids = [], np.empty(candidates.shape[:2], dtype=np.int32)
+    for index in range(candidates.shape[1]):
+        settings = candidates[:, index].astype(np.int8)
+        _, first, inverse = np.unique((settings.astype(np.int64) + 1) @ weights, return_index=True, return_inverse=True)
+        choices.append(settings[first])
+        ids[:, index] = inverse
+    return choices, ids
+
+
+def layout_seconds(
+    node_feat: np.ndarray,
+    node_opcode: np.ndarray,
+    edge_index: np.ndarray,
+    node_config_ids: np.ndarray,
+    candidates: np.ndarray,
+) -> np.ndarray:
+    """float64 [c]: noiseless seconds of candidates int8 [c, nc, 18], as an archive holds them."""
+    choices, ids = encode_choices(candidates)
+    return LayoutCosts(node_feat, node_opcode, edge_index, node_config_ids, choices).seconds(ids)
+
+
+def measure(seconds: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """int64 nanoseconds as a stopwatch would give them: with relative noise, never below 1."""
+    noisy = seconds * (1.0 + MEASUREMENT_NOISE * rng.standard_normal(len(seconds)))
+    return np.maximum(1, np.rint(noisy * 1e9)).astype(np.int64)

@@ -1,0 +1,198 @@
+"""Runtime of one fused kernel on a simulated TPU v3 core for each candidate of tile sizes, from the archive's arrays.
+
+A kernel walks over its output (or, where it ends in a reduce, over what it reduces) tile by tile. Bounds count whole
+native tiles: 128 in the minor dimension, 8 in the next, 1 in the others, from the major dimension to the minor one.
+The time is a fixed cost per step, plus the slower of transfers and computation, which overlap, plus the first tile's
+transfer, which nothing hides; a tile that does not fit twice into on-chip memory spills its excess in every step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tpugraphs_polynormer.hlo.features import CONVOLUTION_DIMENSIONS, WINDOW_SIZE, pad_sum_product
+from tpugraphs_polynormer.hlo.opcodes import OPCODE_IDS
+from tpugraphs_polynormer.simulator.costs import contraction_size, kernel_operand
+from tpugraphs_polynormer.simulator.hardware import LANES, SUBLANES, TPU_V3, TpuCore, element_bytes, padded_elements
+from tpugraphs_polynormer.simulator.layouts import CONVOLUTION, ELEMENTWISE, REDUCE, ProgramLayouts
+
+_PARAMETER, _FUSION, _TUPLE = (OPCODE_IDS[name] for name in ("parameter", "fusion", "tuple"))
+_UNIT = SUBLANES * LANES  # elements of a native tile
+_VECTOR_SLOTS = 2  # vector operations that one instruction bundle starts
+_TRANSFER_OVERHEAD = 512  # bytes that starting one contiguous run of a transfer is worth
+
+
+def physical_units(dims: Sequence[int], minor_to_major: Sequence[int]) -> tuple[int, ...]:
+    """A buffer's extent in native tiles, major dimension first."""
+    if len(dims) == 1:
+        return (-(-dims[0] // _UNIT),)
+    sizes = [dims[dim] for dim in reversed(minor_to_major)]
+    if len(sizes) > 1:
+        sizes[-2:] = [-(-sizes[-2] // SUBLANES), -(-sizes[-1] // LANES)]
+    return tuple(sizes)
+
+
+class TileCosts:
+    """Prices tile candidates of one kernel."""
+
+    def __init__(
+        self, node_feat: np.ndarray, node_opcode: np.ndarray, edge_index: np.ndarray, core: TpuCore = TPU_V3
+    ) -> None:
+        self._core = core
+        self._program = ProgramLayouts(node_feat, node_opcode, edge_index, np.zeros(0, np.int64), [])
+        self._bytes = element_bytes(node_feat)
+        convolutions = np.flatnonzero(node_opcode == CONVOLUTION)
+        self._operator = int(convolutions[-1]) if len(convolutions) else None
+        self._main = self._largest() if self._operator is None else self._operator
+        self.output_units = self._units(self._main)
+        self.kernel_units: tuple[int, ...] = ()
+        if self._operator is not None:
+            self._read_operator(self._operator)
+        self._moved = self._moved_bytes()
+
+    def _units(self, node: int) -> tuple[int, ...]:
+        return physical_units(self._program.dims[node], self._program.default_layout(node))
+
+    def _largest(self) -> int:
+        sizes = [
+            0 if self._program.opcode[node] in (_PARAMETER, _FUSION) else self._padded_bytes(node)
+            for node in range(len(self._program.dims))
+        ]
+        return int(np.argmax(sizes))
+
+    def _padded_bytes(self, node: int) -> float:
+        dims = self._program.dims[node]
+        return float(padded_elements(dims, self._program.default_layout(node)) * self._bytes[node]) if dims else 0.0
+
+    def _read_operator(self, node: int) -> None:
+        """Which physical places of the output and the kernel hold the output features, and the contraction's size."""
+        program = self._program
+        numbers = program.node_feat[node, CONVOLUTION_DIMENSIONS].astype(int).tolist()
+        operands = [each for each in program.operands[node] if program.dims[each]][-2:]
+        kernel = kernel_operand(program, node)
+        self._kernel = operands[-1] if kernel is None else kernel
+        self._input = operands[0] if operands[0] != self._kernel else operands[-1]
+        self.kernel_units = self._units(self._kernel)
+        self.output_place = list(reversed(program.default_layout(node))).index(numbers[13])
+        self.kernel_place = list(reversed(program.default_layout(self._kernel))).index(numbers[7])
+        self.feature_scale = (
+            _unit_size(self.output_units, self.output_place),
+            _unit_size(self.kernel_units, self.kernel_place),
+        )
+        self._contraction = contraction_size(program, node, operands)
+        self._taps = float(max(1, math.prod(each for each in program.node_feat[node, WINDOW_SIZE].tolist() if each)))
+
+    def _moved_bytes(self) -> float:
+        """Bytes that enter and leave the kernel: its outer parameters and what its root yields."""
+        program, root = self._program, len(self._program.dims) - 1
+        total = sum(self._padded_bytes(each) for each in program.operands[root] if program.opcode[each] == _PARAMETER)
+        yielded = [root]
+        if not program.dims[root]:
+            inner = [each for each in program.operands[root] if program.opcode[each] == _TUPLE]
+            yielded = program.operands[inner[0]] if inner else []
+        return total + sum(self._padded_bytes(each) for each in yielded)
+
+    def seconds(self, config_feat: np.ndarray) -> np.ndarray:
+        """float64 [c]: noiseless seconds of candidates [c, 24]."""
+        bounds = _clip(config_feat[:, 8:14], self.output_units)
+        if self._operator is None:
+            return self._vector_seconds(bounds)
+        return self._matrix_seconds(bounds, _clip(config_feat[:, :6], self.kernel_units))
+
+    def tile_bytes(self, config_feat: np.ndarray) -> np.ndarray:
+        """float64 [c]: bytes of one step's buffers, each held twice so that transfers overlap with work."""
+        bounds = _clip(config_feat[:, 8:14], self.output_units)
+        if self._operator is None:
+            return 2.0 * self._moved * bounds.prod(axis=1) / math.prod(self.output_units)
+        return 2.0 * sum(self._operator_tiles(bounds, _clip(config_feat[:, :6], self.kernel_units)))
+
+    def _vector_seconds(self, bounds: np.ndarray) -> np.ndarray:
+        steps = np.ceil(np.array(self.output_units) / bounds).prod(axis=1)
+        visited = steps * bounds.prod(axis=1)  # native tiles, those of ragged edges in full
+        transfer = self._moved / self._core.hbm_bandwidth / self._efficiency(bounds, self.output_units)
+        work = visited * self._num_vector_ops() / (_VECTOR_SLOTS * self._core.clock)
+        held = 2.0 * self._moved * bounds.prod(axis=1) / math.prod(self.output_units)
+        return self._total(steps, transfer, work, held)
+
+    def _num_vector_ops(self) -> int:
+        """Vector operations per native tile of the kernel's largest shape."""
+        program, dims = self._program, self._program.dims[self._main]
+        kinds = ELEMENTWISE | {REDUCE}
+        return 1 + sum(
+            int(program.opcode[node]) in kinds and (program.dims[node] == dims or program.opcode[node] == REDUCE)
+            for node in range(len(program.dims))
+        )
+
+    def _operator_tiles(self, bounds: np.ndarray, kernel: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Bytes [c] of a step's input, kernel and output tiles."""
+        out = bounds.prod(axis=1) * _UNIT
+        features = bounds[:, self.output_place] * self.feature_scale[0]
+        depth = kernel.prod(axis=1) / kernel[:, self.kernel_place] * _UNIT / self.feature_scale[1]
+        rows = out / features
+        input_bytes = rows * np.maximum(1.0, depth / self._taps) * float(self._bytes[self._input])
+        limit = self._padded_bytes(self._input)
+        return (
+            np.minimum(input_bytes, limit),
+            kernel.prod(axis=1) * _UNIT * float(self._bytes[self._kernel]),
+            out * float(self._bytes[self._main]),
+        )
+
+    def _matrix_seconds(self, bounds: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+        """Output tiles in the outer loop, slices of the contraction in the inner one."""
+        out_steps = np.ceil(np.array(self.output_units) / bounds)
+        kernel_steps = np.ceil(np.array(self.kernel_units) / kernel)
+        depth_steps = kernel_steps.prod(axis=1) / kernel_steps[:, self.kernel_place]
+        feature_steps = out_steps[:, self.output_place]
+        num_outputs = out_steps.prod(axis=1)
+        row_steps = num_outputs / feature_steps
+        steps = num_outputs * depth_steps
+        tiles = self._operator_tiles(bounds, kernel)
+        input_loads = np.where((depth_steps == 1) & (row_steps == 1), 1.0, steps)
+        kernel_loads = np.where((depth_steps == 1) & (feature_steps == 1), 1.0, steps)
+        moved = tiles[0] * input_loads + tiles[1] * kernel_loads + tiles[2] * num_outputs
+        transfer = moved / self._core.hbm_bandwidth / self._efficiency(kernel, self.kernel_units)
+        visited = num_outputs * bounds.prod(axis=1) * _UNIT
+        work = 2.0 * visited * -(-self._contraction // LANES) * LANES / self._core.peak_flops
+        work = work + steps * LANES / self._core.clock  # filling the systolic array with each slice of the kernel
+        return self._total(steps, transfer, work, 2.0 * sum(tiles))
+
+    def _efficiency(self, bounds: np.ndarray, units: Sequence[int]) -> np.ndarray:
+        """Share of the bandwidth that a tile's contiguous runs reach: a run grows while whole dimensions are taken."""
+        run = np.ones(len(bounds))
+        whole = np.ones(len(bounds), dtype=bool)
+        for place in reversed(range(len(units))):
+            run = np.where(whole, run * bounds[:, place], run)
+            whole &= bounds[:, place] == units[place]
+        size = run * _UNIT * max(1, int(self._bytes[self._main]))
+        return size / (size + _TRANSFER_OVERHEAD)
+
+    def _total(self, steps: np.ndarray, transfer: np.ndarray, work: np.ndarray, held: np.ndarray) -> np.ndarray:
+        excess = np.maximum(0.0, held - self._core.vmem_bytes)
+        spill = 2.0 * steps * excess / self._core.hbm_bandwidth
+        return steps * self._core.step_seconds + np.maximum(transfer, work) + transfer / steps + spill
+
+
+def _unit_size(units: Sequence[int], place: int) -> int:
+    """Elements that one bound stands for at a physical place."""
+    if len(units) == 1:
+        return _UNIT
+    return {len(units) - 1: LANES, len(units) - 2: SUBLANES}.get(place, 1)
+
+
+def _clip(features: np.ndarray, units: Sequence[int]) -> np.ndarray:
+    """float64 [c, rank] bounds in 1..units; an absent bound (0) takes the whole dimension."""
+    whole = np.array(units, dtype=np.float64)
+    bounds = features[:, : len(units)].astype(np.float64)
+    return np.where(bounds > 0, np.minimum(bounds, whole), whole)
+
+
+def tile_features(kernel: np.ndarray, output: np.ndarray) -> np.ndarray:
+    """float32 [c, 24] from kernel and output bounds [c, rank]; bounds of the input are left out, as in real kernels."""
+    rows = [
+        [value for part in (a, b, ()) for value in pad_sum_product(tuple(part), 6, empty_product=0)]
+        for a, b in zip(kernel.tolist(), output.tolist(), strict=True)
+    ]
+    return np.array(rows, dtype=np.int64).astype(np.float32)

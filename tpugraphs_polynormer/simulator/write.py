@@ -1,0 +1,216 @@
+"""Writes simulated TpuGraphs collections as the official tree of archives, and the hidden runtimes beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import multiprocessing
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from tpugraphs_polynormer.archives.npz import Blocks, write_archive, write_npz
+from tpugraphs_polynormer.catalog import COLLECTIONS, NUM_LAYOUT_FEATURES, SPLITS
+from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.files import write_text
+from tpugraphs_polynormer.hlo.choices import Choices, enumerate_choices
+from tpugraphs_polynormer.hlo.features import ModuleArrays, featurize_module
+from tpugraphs_polynormer.hlo.module import Module
+from tpugraphs_polynormer.hlo.sampling import gather_layouts
+from tpugraphs_polynormer.simulator.costs import LayoutCosts, measure
+from tpugraphs_polynormer.simulator.programs import SOURCES, draw_program
+from tpugraphs_polynormer.simulator.scales import SCALES, Scale, draw_count
+from tpugraphs_polynormer.simulator.search import SEARCHES, draw_search_blocks
+from tpugraphs_polynormer.simulator.tile_costs import TileCosts
+from tpugraphs_polynormer.simulator.tiles import cut_kernel, draw_tiles
+
+log = logging.getLogger(__name__)
+
+JOURNAL_NAME = "simulation.jsonl"
+_VERSION = 2  # rises when the same scale and seed give other bytes
+_FLOAT_BLOCK_VALUES = 4 << 20  # float32 values of node_config_feat made at a time
+_SPLIT_STRIDE = 100_000  # between the numbers of the first graphs of two splits
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One archive to simulate; `number` decides the program, the same in the random and the default search."""
+
+    collection: str
+    split: str
+    number: int
+
+
+def simulate(
+    out: Path, scale: str, seed: int, *, collections: Sequence[str] = tuple(COLLECTIONS), num_workers: int = 1
+) -> dict[str, dict[str, int]]:
+    """Writes collections below `out`/npz and their test splits' runtimes below `out`/truth.
+
+    The same seed gives the same bytes. A journal in `out` lists the finished graphs: a run that was killed continues,
+    and a folder of another scale or seed is refused. Returns, per collection id, how many graphs and candidates it has.
+    """
+    if scale not in SCALES:
+        raise UserError(f"unknown scale {scale!r}; choose from {', '.join(SCALES)}")
+    out = Path(out)
+    graphs = [graph for collection in collections for graph in _list_graphs(SCALES[scale], collection)]
+    finished = _open_journal(out, scale, seed)
+    pending = [graph for graph in graphs if graph not in finished]
+    with (
+        (out / JOURNAL_NAME).open("a") as journal,
+        tqdm(
+            total=len(graphs), initial=len(graphs) - len(pending), desc=f"simulate {scale}", unit="graph", disable=None
+        ) as progress,
+    ):
+        for graph, candidates in _run(out, scale, seed, pending, num_workers):
+            finished[graph] = candidates
+            journal.write(json.dumps(asdict(graph) | {"candidates": candidates}) + "\n")
+            journal.flush()
+            progress.update()
+    log.info("simulated %s graphs at scale %s into %s", len(pending), scale, out)
+    counts = {name: [finished[graph] for graph in graphs if graph.collection == name] for name in collections}
+    return {name: {"graphs": len(each), "candidates": sum(each)} for name, each in counts.items()}
+
+
+def _list_graphs(plan: Scale, collection: str) -> Iterator[Graph]:
+    counts = plan.tile_kernels if COLLECTIONS[collection].kind == "tile" else plan.layout_graphs[collection]
+    first = 0
+    for split, count in zip(SPLITS, counts, strict=True):
+        yield from (Graph(collection, split, number) for number in range(first, first + count))
+        # Splits start at fixed numbers, so that collections of different sizes share their valid and test graphs.
+        first += max(count, _SPLIT_STRIDE)
+
+
+def _open_journal(out: Path, scale: str, seed: int) -> dict[Graph, int]:
+    """The finished graphs of `out` and their candidates; a folder without a journal gets an empty one."""
+    header = {"simulation": _VERSION, "scale": scale, "seed": seed}
+    path = out / JOURNAL_NAME
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps(header) + "\n")
+        return {}
+    *lines, last = path.read_text().splitlines(keepends=True)
+    if last.endswith("\n"):
+        lines.append(last)
+    elif lines:  # the line that a kill cut off
+        write_text(path, "".join(lines))
+    found = [json.loads(line) for line in lines]
+    if found[:1] != [header]:
+        raise UserError(f"{path}: found {found[:1]}, expected {header}; choose another --out, or remove this folder")
+    return {Graph(each["collection"], each["split"], each["number"]): each["candidates"] for each in found[1:]}
+
+
+def _run(out: Path, scale: str, seed: int, graphs: Sequence[Graph], num_workers: int) -> Iterator[tuple[Graph, int]]:
+    """Yields (graph, candidates) once its files are written, in any order."""
+    if num_workers == 1:
+        yield from ((graph, _simulate_one(out, scale, seed, graph)) for graph in graphs)
+        return
+    with ProcessPoolExecutor(num_workers, multiprocessing.get_context("spawn")) as pool:
+        try:
+            futures = {pool.submit(_simulate_one, out, scale, seed, graph): graph for graph in graphs}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _simulate_one(out: Path, scale: str, seed: int, graph: Graph) -> int:
+    folder = Path(COLLECTIONS[graph.collection].folder) / graph.split
+    work = simulate_kernel if COLLECTIONS[graph.collection].kind == "tile" else simulate_graph
+    return work(out, folder, SCALES[scale], seed, graph.number)
+
+
+def simulate_graph(
+    out: Path, folder: Path, plan: Scale, seed: int, number: int, num_candidates: int | None = None
+) -> int:
+    """Writes one layout archive into `out`/npz/`folder` (source/search/split end it); returns its candidate count.
+
+    The program depends on seed, source and number alone: random and default search share their programs. Candidates
+    are drawn twice, block by block, once to price and once to write them: they never exist as a whole.
+    """
+    _, source, search, split = folder.parts
+    family = SOURCES[source][number % len(SOURCES[source])]
+    program_seed = [seed, sorted(SOURCES).index(source), number]
+    module = draw_program(family, plan.size, np.random.default_rng(program_seed))
+    arrays, choices = featurize_module(module), enumerate_choices(module)
+    rng = np.random.default_rng([*program_seed, 1 + SEARCHES.index(search)])
+    if num_candidates is None:
+        num_candidates = _num_candidates(plan, f"layout:{source}:{search}", split, rng)
+    draw = {"search": search, "seed": int(rng.integers(1 << 62))}
+    settings = [
+        choices.table[start : start + count] for start, count in zip(choices.starts, choices.counts, strict=True)
+    ]
+    costs = LayoutCosts(arrays.node_feat, arrays.node_opcode, arrays.edge_index, choices.node_ids, settings)
+    seconds = [costs.seconds(block) for block in draw_search_blocks(choices, num_candidates, **draw)]
+    shape = (num_candidates, len(settings), NUM_LAYOUT_FEATURES)
+    blocks = _layout_blocks(choices, draw_search_blocks(choices, num_candidates, **draw))
+    contents = {
+        "node_config_feat": Blocks(shape, np.float32, blocks),
+        "node_config_ids": choices.node_ids,
+        "node_splits": arrays.node_splits[None],
+    }
+    measured = {"config_runtime": measure(np.concatenate(seconds), rng)}
+    _write(out, folder, _graph_name(module, split, number), arrays, contents, measured)
+    return num_candidates
+
+
+def _layout_blocks(choices: Choices, index_blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    """Choice numbers to float32 [b, nc, 18], a few megabytes at a time."""
+    rows = max(1, _FLOAT_BLOCK_VALUES // (len(choices.node_ids) * NUM_LAYOUT_FEATURES))
+    for indices in index_blocks:
+        for start in range(0, len(indices), rows):
+            yield gather_layouts(choices, indices[start : start + rows]).astype(np.float32)
+
+
+def _num_candidates(plan: Scale, collection: str, split: str, rng: np.random.Generator) -> int:
+    if split == "test":
+        return plan.test_candidates + int(rng.integers(2))
+    return draw_count(rng, plan.layout_candidates[collection])
+
+
+def simulate_kernel(out: Path, folder: Path, plan: Scale, seed: int, number: int) -> int:
+    """Writes one tile archive into `out`/npz/`folder`; returns its candidate count."""
+    rng = np.random.default_rng([seed, len(SOURCES), number])
+    families = [family for each in SOURCES.values() for family in each]
+    split = folder.parts[-1]
+    while True:
+        module = draw_program(families[number % len(families)], plan.kernel_size, rng)
+        kernel = cut_kernel(module, rng, plan.kernel_nodes)
+        arrays = featurize_module(kernel)
+        costs = TileCosts(arrays.node_feat, arrays.node_opcode, arrays.edge_index)
+        features = draw_tiles(costs, rng, draw_count(rng, plan.tile_candidates))
+        if len(features) > 1:
+            break
+    runtimes = measure(costs.seconds(features), rng)
+    normalizers = np.full_like(runtimes, runtimes[0])
+    shuffled = rng.permutation(len(features))
+    measured = {"config_runtime": runtimes[shuffled], "config_runtime_normalizers": normalizers}
+    _write(out, folder, _graph_name(kernel, split, number), arrays, {"config_feat": features[shuffled]}, measured)
+    return len(features)
+
+
+def _graph_name(module: Module, split: str, number: int) -> str:
+    """A readable unique name; test graphs are named by a hash alone, as the official ones are."""
+    digest = hashlib.md5(f"{module.name}.{number}".encode(), usedforsecurity=False).hexdigest()
+    return digest if split == "test" else f"{module.name}_{digest[:8]}"
+
+
+def _write(
+    out: Path,
+    folder: Path,
+    name: str,
+    arrays: ModuleArrays,
+    contents: dict[str, np.ndarray | Blocks],
+    measured: dict[str, np.ndarray],
+) -> None:
+    """Writes an archive; in the test split runtimes are hidden (0, normalizers 1) and kept in a file of their own."""
+    shown = measured
+    if folder.parts[-1] == "test":
+        write_npz(out / "truth" / folder / f"{name}.npz", measured)
+        shown = {key: np.full_like(each, int(key.endswith("normalizers"))) for key, each in measured.items()}
+    graph = {"node_feat": arrays.node_feat, "node_opcode": arrays.node_opcode, "edge_index": arrays.edge_index}
+    write_archive(out / "npz" / folder / f"{name}.npz", {**graph, **contents, **shown})

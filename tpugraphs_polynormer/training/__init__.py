@@ -1,0 +1,1 @@
+"""Trainer, optimizers, losses, distribution, run directories."""

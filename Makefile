@@ -14,7 +14,7 @@ $(STAMP): setup.py tpugraphs_polynormer/__init__.py
 	touch $@
 
 demo: $(STAMP)
-	$(BIN)/tpugraphs demo --out demo
+	$(BIN)/tpugraphs demo --output demo
 
 test: $(STAMP) lint
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile

@@ -19,8 +19,8 @@ from pathlib import Path
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.module import Computation, Instruction, Module
-from tpugraphs_polynormer.hlo.protobuf import read_module
-from tpugraphs_polynormer.hlo.writer import write_module
+from tpugraphs_polynormer.hlo.protobuf import parse_module
+from tpugraphs_polynormer.hlo.writer import serialize_module
 
 _BESIDE = Path(__file__).resolve().parents[2] / "shared" / "real"
 _REAL_FILE = Path("tpugraphs") / "protobuf" / "module_tuning_data_layout.pb"
@@ -84,17 +84,17 @@ def main() -> None:
     arguments = parse_arguments()
     try:
         data = arguments.file.read_bytes()
-        module = read_module(data)
+        module = parse_module(data)
     except (OSError, UserError) as error:
         raise SystemExit(f"{arguments.file}: {error}; name an HLO file with --file") from error
     if arguments.copies > 1:
         module = repeat_program(module, arguments.copies)
-        data = write_module(module)
+        data = serialize_module(module)
     count = sum(len(each.instructions) for each in module.computations)
     print(f"{arguments.file.name}: {count:,} instructions, {len(data):,} bytes, median of {arguments.repeats} repeats")
-    print(report("read", count, measure(lambda: read_module(data), arguments.repeats)))
+    print(report("read", count, measure(lambda: parse_module(data), arguments.repeats)))
     print(report("features", count, measure(lambda: featurize_module(module), arguments.repeats)))
-    print(report("bytes to arrays", count, measure(lambda: featurize_module(read_module(data)), arguments.repeats)))
+    print(report("bytes to arrays", count, measure(lambda: featurize_module(parse_module(data)), arguments.repeats)))
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class OfficialLayoutPeer(_Peer):
 
     def score(self, batch: Batch, encoded: tf.Tensor, *, training: bool) -> tf.Tensor:
         nodes = tf.concat([batch.features, self.opcodes(batch.opcodes)], -1)
-        settings, operands = tf.gather(batch.settings, batch.codes), self.operands(batch)
+        settings, operands = tf.gather(batch.config_values, batch.codes), self.operands(batch)
         states = self._run(tf.stop_gradient(nodes), settings, operands, batch)
         if training:
             selected = tf.range(operands.num_ops) < SEGMENT_NODES
@@ -92,12 +92,12 @@ class OfficialLayoutPeer(_Peer):
         pooled = [
             tf.reduce_mean(states, 0),
             tf.nn.l2_normalize(tf.reduce_sum(states, 0), -1),
-            tf.nn.l2_normalize(tf.reduce_sum(tf.gather(states, batch.slot_ops), 0), -1),
+            tf.nn.l2_normalize(tf.reduce_sum(tf.gather(states, batch.nconfig_ops), 0), -1),
         ]
         return tf.squeeze(self.postnet(tf.concat(pooled, -1)), -1)[tf.newaxis]
 
     def _run(self, nodes: tf.Tensor, settings: tf.Tensor, operands: _Operands, batch: Batch) -> tf.Tensor:
-        joined = 100 * tf.math.unsorted_segment_sum(settings, batch.slot_ops, operands.num_ops)  # [n, k, 18]
+        joined = 100 * tf.math.unsorted_segment_sum(settings, batch.nconfig_ops, operands.num_ops)  # [n, k, 18]
         states = tf.repeat(nodes[:, tf.newaxis], tf.shape(settings)[1], 1)
         states = tf.nn.leaky_relu(self.prenet(tf.concat([joined, states], -1)))
         for layer in self.layers_of_graph:
@@ -116,7 +116,7 @@ class OfficialTilePeer(_Peer):
 
     def score(self, batch: Batch, encoded: tf.Tensor, *, training: bool) -> tf.Tensor:
         operands, num_candidates = self.operands(batch), tf.shape(batch.codes)[1]
-        bounds = tf.transpose(tf.gather(batch.settings, batch.codes), [1, 0, 2])
+        bounds = tf.transpose(tf.gather(batch.config_values, batch.codes), [1, 0, 2])
         bounds = tf.reshape(bounds, [1, num_candidates, _TILE_BOUNDS])
         parts = [self.opcodes(batch.opcodes), tf.gather(bounds, batch.op_graphs), batch.features]
         states = tf.concat(

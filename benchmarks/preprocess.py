@@ -119,9 +119,9 @@ def feed_ours(folder: Path) -> dict[str, float]:
     """Our dataset through our input pipeline."""
     from tpugraphs_polynormer.config.schema import DataConfig
     from tpugraphs_polynormer.datasets.input_pipeline import make_training_dataset
-    from tpugraphs_polynormer.datasets.reader import Collection
+    from tpugraphs_polynormer.datasets.reader import RankingDataset
 
-    collection = Collection(folder)
+    collection = RankingDataset(folder)
     config = DataConfig(graphs_per_batch=_GRAPHS_PER_BATCH, candidates_per_graph=_NUM_DRAWN)
     next(iter(make_training_dataset(collection, config, seed=0)))
     first = _seconds_since_start()
@@ -155,8 +155,8 @@ def measure_both(tree: Path, scratch: Path, repeats: int) -> dict[str, list[dict
     found: dict[str, list] = {"ours": [], "obvious": []}
     for repeat in range(repeats):
         ours, cache = scratch / f"ours{repeat}", scratch / f"cache{repeat}.npz"
-        command = [sys.executable, "-m", "tpugraphs_polynormer.cli.main", "preprocess", "--input", str(tree)]
-        prepared = run_measured([*command, "--output", str(ours), "--collections", _COLLECTION])
+        command = [sys.executable, "-m", "tpugraphs_polynormer.cli.main", "preprocess", "--archives", str(tree)]
+        prepared = run_measured([*command, "--datasets", str(ours), "--collections", _COLLECTION])
         size = sum(path.stat().st_size for path in (ours / _FOLDER).glob("*.candidates"))
         fed = run_measured([*script, "--way", "feed-ours", "--made", str(ours / _FOLDER)])
         found["ours"].append({"prepare": prepared | {"size": size}, "feed": fed})

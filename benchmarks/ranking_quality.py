@@ -51,8 +51,8 @@ def prepare(work: Path) -> None:
     """Simulated archives and datasets below `work`, made once."""
     (work / "logs").mkdir(parents=True, exist_ok=True)
     for stage, out, arguments in (
-        ("simulate", work / "simulated", ["--out", str(work / "simulated"), "--scale", "small"]),
-        ("preprocess", work / "data", ["--input", str(work / "simulated"), "--output", str(work / "data")]),
+        ("simulate", work / "simulated", ["--archives", str(work / "simulated"), "--scale", "small"]),
+        ("preprocess", work / "data", ["--archives", str(work / "simulated"), "--datasets", str(work / "data")]),
     ):
         done = work / f"{stage}.done"
         if not done.exists():

@@ -1,4 +1,4 @@
-"""Speed and memory of ranking models: a training step and scoring, early and intermediate fusion against plain ones.
+"""Speed and memory of ranking models: a training step and scoring, early and late fusion against plain ones.
 
     python benchmarks/ranking_step.py            # all of it
     python benchmarks/ranking_step.py --quick    # a smaller program, one round: does it run?
@@ -8,7 +8,7 @@ Layout: a simulated program of about 8,000 nodes, 600 of them configurable. Tile
 `official` computes as the official baselines' code does (official_peers.py); `graphsage` is their architecture in this
 package. `plain` is this package's model on [nodes, candidates, width] with messages that TensorFlow's own ops gather,
 weight and sum; `naive` the same with this package's kernels, `early` with the frontier too (layers/shared_states.py);
-`intermediate` is the fusion after the trunk. The official layout model takes half a minute per step.
+`late` is the fusion after the encoder. The official layout model takes half a minute per step.
 
 Each measurement runs in a process of its own; contenders take turns, and the median over the rounds is shown. Peak
 memory is what the process held at most, less what it held before its first step. What dies shows as "-".
@@ -41,26 +41,26 @@ WIDTH = 64
 PROGRAM_SEED, QUICK_SEED = 7, 1  # transformers of 7,814 and of 3,367 nodes
 OFFICIAL_BLOCK = 16  # candidates that the plain layout models score at once; more would not fit
 # The official baseline's architecture and inputs.
-OFFICIAL = {"trunk": "graphsage", "fusion": "early", "features": "raw", "readout": "sum"}
+OFFICIAL = {"encoder": "graphsage", "fusion": "early", "features": "raw", "readout": "sum"}
 PLAIN = ("official", "naive", "plain")  # last words of contenders that compute every node for every candidate
 # Contender -> config of the model; None is the straightforward peer.
 LAYOUT = {
     "official": None,
     "graphsage naive": OFFICIAL,
     "graphsage early": OFFICIAL,
-    "polynormer-local plain": {"trunk": "polynormer-local", "fusion": "early", "formulation": "unsorted"},
-    "polynormer-local naive": {"trunk": "polynormer-local", "fusion": "early"},
-    "polynormer-local early": {"trunk": "polynormer-local", "fusion": "early"},
-    "polynormer naive": {"trunk": "polynormer", "fusion": "early"},
-    "polynormer early": {"trunk": "polynormer", "fusion": "early"},
-    "polynormer intermediate": {"trunk": "polynormer", "fusion": "intermediate"},
-    "the same, no slot trunk": {"trunk": "polynormer", "fusion": "intermediate", "num_slot_layers": 0},
+    "polynormer-local plain": {"encoder": "polynormer-local", "fusion": "early", "formulation": "unsorted"},
+    "polynormer-local naive": {"encoder": "polynormer-local", "fusion": "early"},
+    "polynormer-local early": {"encoder": "polynormer-local", "fusion": "early"},
+    "polynormer naive": {"encoder": "polynormer", "fusion": "early"},
+    "polynormer early": {"encoder": "polynormer", "fusion": "early"},
+    "polynormer late": {"encoder": "polynormer", "fusion": "late"},
+    "the same, no slot encoder": {"encoder": "polynormer", "fusion": "late", "num_nconfig_layers": 0},
 }
 TILE = {
     "official": None,
     "graphsage early": OFFICIAL,
-    "polynormer early": {"trunk": "polynormer", "fusion": "early"},
-    "polynormer intermediate": {"trunk": "polynormer", "fusion": "intermediate", "num_slot_layers": 0},
+    "polynormer early": {"encoder": "polynormer", "fusion": "early"},
+    "polynormer late": {"encoder": "polynormer", "fusion": "late", "num_nconfig_layers": 0},
 }
 
 
@@ -68,7 +68,7 @@ TILE = {
 
 
 def write_layout_data(path: Path, seed: int, num_configurable: int) -> None:
-    """A simulated transformer with random choices for some of its configurable nodes."""
+    """A simulated transformer with random choices for some of its config nodes."""
     from tpugraphs_polynormer.archives.featurize import featurize_module
     from tpugraphs_polynormer.hlo.choices import enumerate_choices
     from tpugraphs_polynormer.simulator.programs import draw_program
@@ -81,7 +81,7 @@ def write_layout_data(path: Path, seed: int, num_configurable: int) -> None:
     slots = np.sort(random.choice(len(choices.node_ids), count, replace=False))
     lows, sizes = choices.starts[slots], choices.counts[slots]
     codes = lows[:, None] + random.integers(0, sizes[:, None], [count, 1000])
-    _write_data(path, arrays, settings=choices.table, codes=codes, slot_ops=choices.node_ids[slots])
+    _write_data(path, arrays, config_values=choices.table, codes=codes, nconfig_ops=choices.node_ids[slots])
 
 
 def write_tile_data(path: Path, num_candidates: int) -> None:
@@ -100,8 +100,8 @@ def write_tile_data(path: Path, num_candidates: int) -> None:
             break
     bounds = random.integers(1, 65, [num_candidates, 3, 6]).astype(np.float32)
     totals = np.stack([bounds.sum(-1), bounds.prod(-1)], -1)
-    settings, codes = encode_tiles(np.concatenate([bounds, totals], -1).reshape(num_candidates, 24))
-    _write_data(path, arrays, settings=settings, codes=codes.T)
+    config_values, codes = encode_tiles(np.concatenate([bounds, totals], -1).reshape(num_candidates, 24))
+    _write_data(path, arrays, config_values=config_values, codes=codes.T)
 
 
 def _write_data(path: Path, arrays: object, **others: np.ndarray) -> None:
@@ -118,7 +118,7 @@ def make_batch(data: dict[str, np.ndarray], codes: np.ndarray) -> Batch:
 
     from tpugraphs_polynormer.models.ranking.batch import Batch
 
-    num_ops, (num_slots, k) = len(data["node_feat"]), codes.shape
+    num_ops, (num_config_nodes, k) = len(data["node_feat"]), codes.shape
     consumers, producers = (tf.constant(ids, tf.int32) for ids in data["edge_index"].T)
     return Batch(
         features=tf.constant(data["node_feat"], tf.float32),
@@ -128,12 +128,12 @@ def make_batch(data: dict[str, np.ndarray], codes: np.ndarray) -> Batch:
         consumers=consumers,
         op_graphs=tf.zeros([num_ops], tf.int32),
         op_mask=tf.ones([num_ops], tf.bool),
-        settings=tf.constant(data["settings"], tf.float32),
+        config_values=tf.constant(data["config_values"], tf.float32),
         codes=tf.constant(codes, tf.int32),
-        slot_graphs=tf.zeros([num_slots], tf.int32),
-        slot_roles=tf.range(num_slots),
-        slot_mask=tf.ones([num_slots], tf.bool),
-        slot_ops=tf.constant(data["slot_ops"], tf.int32) if "slot_ops" in data else None,
+        nconfig_graphs=tf.zeros([num_config_nodes], tf.int32),
+        nconfig_roles=tf.range(num_config_nodes),
+        nconfig_mask=tf.ones([num_config_nodes], tf.bool),
+        nconfig_ops=tf.constant(data["nconfig_ops"], tf.int32) if "nconfig_ops" in data else None,
         num_graphs=1,
         candidate_mask=tf.ones([1, k], tf.bool),
     )
@@ -151,15 +151,15 @@ def trace_sort() -> Callable:
 
 def build_ours(kind: str, data: dict[str, np.ndarray], name: str, options: dict) -> object:
     from tpugraphs_polynormer.config.schema import ModelConfig
-    from tpugraphs_polynormer.datasets.statistics import measure, summarize
+    from tpugraphs_polynormer.datasets.statistics import measure_moments, summarize_moments
     from tpugraphs_polynormer.models.ranking.model import RankingModel
 
     contenders = LAYOUT if kind == "layout" else TILE
     config = ModelConfig(**contenders[name], hidden_dim=WIDTH, num_local_layers=options["layers"])
-    statistics = summarize(measure(data["node_feat"], data["node_opcode"]))
+    statistics = summarize_moments(measure_moments(data["node_feat"], data["node_opcode"]))
     model = RankingModel(kind=kind, config=config, statistics=statistics, frontier=name.split()[-1] not in PLAIN)
-    for trunk in model.phased_trunks:
-        trunk.phase = "global"
+    for encoder in model.phased_encoders:
+        encoder.phase = "global"
     return model
 
 

@@ -110,7 +110,9 @@ def main() -> None:
     truth = 1 + scores
     write_tree(source, args.work / "tree")
     collections = ["--collections", "layout:xla:default", "--runner=FnApiRunner", "--direct_num_workers=1"]
-    run_command(["preprocess", "--input", str(args.work / "tree"), "--output", str(args.work / "data"), *collections])
+    run_command(
+        ["preprocess", "--archives", str(args.work / "tree"), "--datasets", str(args.work / "data"), *collections]
+    )
     total = np.zeros(len(held_out))
     started = time.process_time()
     for seed in args.seeds.split(","):

@@ -30,7 +30,7 @@ import numpy as np
 import psutil
 
 from tpugraphs_polynormer.catalog import COLLECTIONS
-from tpugraphs_polynormer.datasets.reader import Collection
+from tpugraphs_polynormer.datasets.reader import RankingDataset
 from tpugraphs_polynormer.files import write_text
 from tpugraphs_polynormer.simulator.scales import SCALES
 
@@ -67,7 +67,7 @@ class Rehearsal:
         folder, run_dir = name.replace(":", "/"), self.work / "runs" / name.replace(":", "_")
         config = _ROOT / "configs" / "polynormer" / f"{name.replace(':', '_')}.yaml"
         archives, datasets, indices = (str(self.work / each) for each in ("archives", "datasets", "eval_indices"))
-        data = ["--data", datasets]
+        data = ["--datasets", datasets]
         steps = [
             "training.local_epochs=0",
             "training.epochs=1",
@@ -76,7 +76,9 @@ class Rehearsal:
         ]
         settings = [part for each in steps for part in ("--set", each)]
         self._simulate(name, archives)
-        self._run(name, "preprocess", ["preprocess", "--input", archives, "--output", datasets, "--collections", name])
+        self._run(
+            name, "preprocess", ["preprocess", "--archives", archives, "--datasets", datasets, "--collections", name]
+        )
         if not self._keep_archives:
             for split in ("train", "valid"):
                 shutil.rmtree(Path(archives) / "npz" / folder / split, ignore_errors=True)
@@ -90,7 +92,7 @@ class Rehearsal:
 
     def submit(self) -> None:
         """The submission of all that was predicted, and its check."""
-        archives, csv = ["--data", str(self.work / "archives")], str(self.work / "submission.csv")
+        archives, csv = ["--archives", str(self.work / "archives")], str(self.work / "submission.csv")
         predictions = ["--predictions", str(self.work / "predictions")]
         for stage, arguments in (("submit", [*predictions, "--output", csv]), ("check", ["--check", csv])):
             self.finished.pop(("all", stage), None)  # more collections may have been predicted meanwhile
@@ -100,7 +102,7 @@ class Rehearsal:
         if name in self._tenth:
             self._run(name, "simulate", None, [sys.executable, __file__, "--simulate-tenth", name, archives], "a tenth")
         else:
-            self._run(name, "simulate", ["simulate", "--out", archives, "--scale", "full", "--collections", name])
+            self._run(name, "simulate", ["simulate", "--archives", archives, "--scale", "full", "--collections", name])
 
     @staticmethod
     def _write_indices(name: str, folder: Path, target: Path) -> None:
@@ -110,7 +112,7 @@ class Rehearsal:
             return
         random = np.random.default_rng(0)
         target.mkdir(parents=True, exist_ok=True)
-        graphs = Collection(folder).split("valid").graphs
+        graphs = RankingDataset(folder).split("valid").graphs
         chosen = {each.name: random.permutation(each.num_candidates)[:_VALIDATION_CANDIDATES] for each in graphs}
         write_text(path, json.dumps({graph: sorted(numbers.tolist()) for graph, numbers in chosen.items()}))
 
@@ -179,11 +181,11 @@ def report(rehearsal: Rehearsal) -> str:
         seconds = f"{stage.wall_seconds:,.0f} | {stage.cpu_seconds:,.0f}"
         sizes = f"{stage.peak_bytes / _GIGA:.2f} | {stage.disk_bytes / _GIGA:.2f}"
         lines.append(f"| {stage.collection} | {stage.stage} | {seconds} | {sizes} | {stage.note} |")
-    lines += ["", *_table_head("dataset", "split", "graphs", "candidates", "nodes, max", "configurable nodes, max")]
+    lines += ["", *_table_head("dataset", "split", "graphs", "candidates", "nodes, max", "config nodes, max")]
     for name, collection in COLLECTIONS.items():
         folder = rehearsal.work / "datasets" / collection.folder
         if (folder / "manifest.json").exists():
-            for split, entry in Collection(folder).manifest.splits.items():
+            for split, entry in RankingDataset(folder).manifest.splits.items():
                 sizes = f"{entry.sizes['nodes']['max']:,} | {entry.sizes['slots']['max']:,}"
                 lines.append(f"| {name} | {split} | {entry.num_graphs:,} | {entry.num_candidates:,} | {sizes} |")
     return "\n".join(lines)

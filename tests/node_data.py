@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tpugraphs_polynormer.config.schema import Config, load_config
-from tpugraphs_polynormer.nodes.datasets import NodeDataset, Split, make_undirected
+from tpugraphs_polynormer.nodes.datasets import NodeDataset, NodeSplit, make_undirected
 
 RECIPE = (
     "task=node_classification",
@@ -40,6 +40,6 @@ def make_dataset(
     for _ in range(num_splits):
         order = rng.permutation(num_nodes)
         half, quarter = num_nodes // 2, num_nodes // 4
-        splits.append(Split(order[:half], order[half : half + quarter], order[half + quarter :]))
+        splits.append(NodeSplit(order[:half], order[half : half + quarter], order[half + quarter :]))
     edges = make_undirected(pairs, num_nodes)
     return NodeDataset("toy", features, labels, edges, tuple(splits), num_classes, metric)

@@ -13,7 +13,7 @@ from tests.small_archives import layout_arrays, tile_arrays, write_tree
 from tests.small_datasets import LAYOUT, TILE, preprocess_here
 from tpugraphs_polynormer.config.schema import Config, DataConfig, load_config
 from tpugraphs_polynormer.datasets.input_pipeline import make_training_dataset
-from tpugraphs_polynormer.datasets.reader import Collection
+from tpugraphs_polynormer.datasets.reader import RankingDataset
 from tpugraphs_polynormer.ranking.task import DatasetFacts, build_ranking_model
 
 # Narrow and short: what is tested is the same at any width.
@@ -41,7 +41,7 @@ def small_config(collection: str = LAYOUT, *overrides: str) -> Config:
 
 
 def learnable_layout(num_nodes: int, num_config: int, num_candidates: int, seed: int) -> dict:
-    """A graph whose runtime grows with the first minor-to-major entry of every slot; all opcodes among five."""
+    """A graph whose runtime grows with the first minor-to-major entry of every config node; all opcodes among five."""
     arrays = layout_arrays(num_nodes, num_config, num_candidates, seed)
     arrays["node_opcode"] = arrays["node_opcode"] % 5 + 1
     arrays["config_runtime"] = (1e6 * (10 + arrays["node_config_feat"][:, :, 0].sum(1))).astype(np.int64)
@@ -84,9 +84,9 @@ def ranking_datasets() -> Path:
 
 
 @functools.cache
-def collection(name: str = LAYOUT) -> Collection:
+def collection(name: str = LAYOUT) -> RankingDataset:
     """One of the two, opened."""
-    return Collection(ranking_datasets() / name.replace(":", "/"))
+    return RankingDataset(ranking_datasets() / name.replace(":", "/"))
 
 
 def first_batch(config: Config, step: int = 0):
@@ -104,8 +104,8 @@ def built_model(config: Config, seed: int = 0):
     tf.keras.utils.set_random_seed(seed)
     model = build_ranking_model(config, DatasetFacts.of(collection(config.data.collection).manifest))
     model(first_batch(config), training=False)
-    for trunk in model.phased_trunks:
-        trunk.phase = "global"
+    for encoder in model.phased_encoders:
+        encoder.phase = "global"
     random = np.random.default_rng(seed)
     for variable in model.trainable_variables:
         variable.assign_add(random.normal(scale=0.1, size=variable.shape).astype(np.float32))

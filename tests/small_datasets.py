@@ -6,8 +6,8 @@ import apache_beam as beam
 
 from tests.small_archives import layout_arrays, tile_arrays, write_tree
 from tpugraphs_polynormer.beam.preprocess import Preprocess, check_commit, clear_commit, plan_job
-from tpugraphs_polynormer.datasets.reader import Collection
-from tpugraphs_polynormer.datasets.shards import PreprocessSettings
+from tpugraphs_polynormer.datasets.reader import RankingDataset
+from tpugraphs_polynormer.datasets.shards import PreprocessOptions
 
 LAYOUT, TILE = "layout:xla:random", "tile:xla"
 
@@ -46,13 +46,13 @@ def write_small_tree(root: Path) -> Path:
     return root
 
 
-def preprocess_here(source: Path | str, output: Path | str, *collections: str, **settings) -> list[Collection]:
+def preprocess_here(source: Path | str, output: Path | str, *collections: str, **settings) -> list[RankingDataset]:
     """Runs the job on one worker in this process and opens what it wrote."""
-    job = plan_job(str(source), str(output), dict.fromkeys(collections, PreprocessSettings(**settings)))
+    job = plan_job(str(source), str(output), dict.fromkeys(collections, PreprocessOptions(**settings)))
     clear_commit(job)
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
         _ = pipeline | Preprocess(job)
     check_commit(job)
     if "://" in str(output):
         return []
-    return [Collection(Path(output) / name.replace(":", "/")) for name in collections]
+    return [RankingDataset(Path(output) / name.replace(":", "/")) for name in collections]

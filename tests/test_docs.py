@@ -63,4 +63,4 @@ def test_every_config_loads_and_says_its_command(path):
 def test_a_config_per_collection_and_model(model, collection):
     config = load_config(ROOT / "configs" / "ranking" / model / f"{collection.replace(':', '_')}.yaml")
     assert config.data.collection == collection
-    assert config.model.trunk == model.replace("_", "-")
+    assert config.model.encoder == model.replace("_", "-")

@@ -12,7 +12,7 @@ import tensorflow_gnn as tfgnn
 from tests.ranking_data import SMALL
 from tests.small_datasets import preprocess_here
 from tpugraphs_polynormer.datasets.input_pipeline import graph_spec
-from tpugraphs_polynormer.datasets.reader import Collection
+from tpugraphs_polynormer.datasets.reader import RankingDataset
 
 LAYOUT = "layout:xla:default"
 NARROW = [part for each in (*SMALL, f"data.collection={LAYOUT}", "training.epochs=1") for part in ("--set", each)]
@@ -42,21 +42,21 @@ def link_archives(root: Path, collection: str, split: str, paths: list[Path]) ->
         (folder / path.name).symlink_to(path)
 
 
-def check_against_numpy(collection: Collection, split_name: str, path: Path) -> None:
+def check_against_numpy(collection: RankingDataset, split_name: str, path: Path) -> None:
     """The stored graph and all its candidates are what numpy reads in the archive."""
     split = collection.split(split_name)
     (number,) = [i for i, entry in enumerate(split.graphs) if entry.name == path.name.removesuffix(".npz")]
     graph = tfgnn.parse_single_example(graph_spec(collection.manifest.kind), split.read_record(number))
     codes = split.read_block(number, 0, split.graphs[number].num_candidates)
-    features = graph.node_sets["setting"]["values"].numpy()[codes]
+    features = graph.node_sets["config_value"]["values"].numpy()[codes]
     with np.load(path, allow_pickle=False) as archive:
         assert np.array_equal(graph.node_sets["op"]["features"], archive["node_feat"])
         assert np.array_equal(graph.node_sets["op"]["opcode"], archive["node_opcode"])
-        feeds = graph.edge_sets["feeds"].adjacency
+        feeds = graph.edge_sets["feed"].adjacency
         assert np.array_equal(np.stack([feeds.target, feeds.source], axis=1), archive["edge_index"])
         assert np.array_equal(split.read_column(number, "runtimes"), archive["config_runtime"])
         if collection.manifest.kind == "layout":
-            assert np.array_equal(graph.edge_sets["decides"].adjacency.target, archive["node_config_ids"])
+            assert np.array_equal(graph.edge_sets["config"].adjacency.target, archive["node_config_ids"])
             assert np.array_equal(features, archive["node_config_feat"])
         else:
             assert np.array_equal(features.reshape(-1, 24), archive["config_feat"])
@@ -88,13 +88,13 @@ def test_every_real_archive_passes_inspect_and_preprocess(real_data, tmp_path):
 def test_the_official_tree_through_all_stages(official, real_data, tmp_path):
     datasets, run_dir = tmp_path / "datasets", tmp_path / "run"
     collections = (LAYOUT, "layout:nlp:random", "tile:xla")
-    tpugraphs("preprocess", "--input", official, "--output", datasets, "--collections", *collections)
+    tpugraphs("preprocess", "--archives", official, "--datasets", datasets, "--collections", *collections)
     manifest = json.loads((datasets / "layout/xla/default/manifest.json").read_text())
     assert {name: split["num_graphs"] for name, split in manifest["splits"].items()} == dict.fromkeys(
         ("train", "valid", "test"), 1
     )
     indices = real_data / "tpugraphs" / "eval_indices"
-    data = ("--data", datasets)
+    data = ("--datasets", datasets)
     trained = json.loads(tpugraphs("train", *data, "--run-dir", run_dir, "--indices", indices, *NARROW))
     evaluated = tpugraphs("evaluate", "--run-dir", run_dir, *data, "--indices", indices)
     assert "layout:xla:default" in evaluated
@@ -108,7 +108,7 @@ def test_the_official_tree_through_all_stages(official, real_data, tmp_path):
     tpugraphs("predict", "--run-dir", run_dir, *data, "--output", predictions)
     tests = sorted((official / "npz/layout/xla/default/test").glob("*.npz"))
     link_archives(tmp_path / "tree", LAYOUT, "test", tests)
-    tree = ("--data", tmp_path / "tree")
+    tree = ("--archives", tmp_path / "tree")
     assert "1 rows, valid" in tpugraphs("submit", "--predictions", predictions, *tree, "--output", csv)
     assert "1 rows, valid" in tpugraphs("submit", "--check", csv, *tree)
     header, row = csv.read_text().splitlines()

@@ -22,7 +22,7 @@ from tpugraphs_polynormer.catalog import COLLECTIONS
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import write_text
 from tpugraphs_polynormer.ranking.metrics import true_costs
-from tpugraphs_polynormer.ranking.random_baseline import expected_score
+from tpugraphs_polynormer.ranking.random_baseline import expected_contest_score
 from tpugraphs_polynormer.ranking.submission import expected_rows, score_submission
 from tpugraphs_polynormer.ranking.submission_rules import ExpectedRow
 from tpugraphs_polynormer.ranking.tables import format_number, format_table
@@ -60,16 +60,16 @@ class _Demo:
 
     def run(self) -> None:
         """All stages; those that are done are only named."""
-        where = ["--data", str(self._dataset)]
+        where = ["--datasets", str(self._dataset)]
         submission = str(self.out / "submission.csv")
-        simulate = ["--out", str(self._data), "--scale", self._scale, "--seed", str(self._seed)]
+        simulate = ["--archives", str(self._data), "--scale", self._scale, "--seed", str(self._seed)]
         self._stage("simulate", simulate)
-        self._stage("preprocess", ["--input", str(self._data), "--output", str(self._dataset)])
+        self._stage("preprocess", ["--archives", str(self._data), "--datasets", str(self._dataset)])
         self._once("train", self._train)
         self._stage("evaluate", ["--run-dir", *self._runs, *where])
         self._stage("predict", ["--run-dir", *self._runs, *where, "--output", str(self._predictions)])
         self._stage(
-            "submit", ["--predictions", str(self._predictions), "--data", str(self._data), "--output", submission]
+            "submit", ["--predictions", str(self._predictions), "--archives", str(self._data), "--output", submission]
         )
         page = ["--output", str(self.out / "report.html"), "--title", "TpuGraphs demo", "--note", NOTE]
         self._stage("report", ["--run-dir", *self._runs, *where, *page])
@@ -78,7 +78,7 @@ class _Demo:
         """The contest's score of each collection beside that of a random ranking, and their means."""
         rows = expected_rows(self._data)
         scores = score_submission(self.out / "submission.csv", self._data / "truth", rows)
-        chances = _expected_scores(rows, self._data / "truth")
+        chances = _expected_contest_scores(rows, self._data / "truth")
         lines = [[name, format_number(score), format_number(chances[name])] for name, score in scores.items()]
         return format_table(["collection (simulated)", "score", "random ranking"], lines)
 
@@ -98,7 +98,7 @@ class _Demo:
             job.result()
 
     def _training_arguments(self) -> Sequence[tuple[str, list[str]]]:
-        shared = ["--data", str(self._dataset), "--set", f"seed={self._seed}", "--strategy", "cpu"]
+        shared = ["--datasets", str(self._dataset), "--set", f"seed={self._seed}", "--strategy", "cpu"]
         return [
             (run, ["train", "--config", str(path), "--run-dir", run, *shared])
             for run, path in zip(self._runs, self._configs.values(), strict=True)
@@ -123,14 +123,14 @@ class _Demo:
         progress = json.loads(path.read_text())
         found, wanted = (progress["seed"], progress["scale"]), (self._seed, self._scale)
         if found != wanted:
-            raise UserError(f"{self.out}: a demo with seed {found[0]} at scale {found[1]}; choose another --out")
+            raise UserError(f"{self.out}: a demo with seed {found[0]} at scale {found[1]}; choose another --output")
         return progress["done"]
 
     def _make_folders(self) -> None:
         try:
             (self.out / "logs").mkdir(parents=True, exist_ok=True)
         except OSError as fault:
-            raise UserError(f"{self.out}: cannot be written ({fault.strerror}); choose another --out") from None
+            raise UserError(f"{self.out}: cannot be written ({fault.strerror}); choose another --output") from None
 
     def _write_progress(self) -> None:
         progress = {"seed": self._seed, "scale": self._scale, "done": self._done}
@@ -150,7 +150,7 @@ def run_stage(arguments: Sequence[str], log: Path, num_threads: int | None = Non
         raise UserError(f"{arguments[0]} failed: {last} (all of its output is in {log}); run the demo again to go on")
 
 
-def _expected_scores(rows: Sequence[ExpectedRow], truth: Path) -> dict[str, float]:
+def _expected_contest_scores(rows: Sequence[ExpectedRow], truth: Path) -> dict[str, float]:
     """What a random ranking gets on average: by collection, and under "mean" over them."""
     scores: dict[str, list[float]] = {}
     for row in rows:
@@ -158,6 +158,6 @@ def _expected_scores(rows: Sequence[ExpectedRow], truth: Path) -> dict[str, floa
         with np.load(truth / row.collection.folder / "test" / f"{row.graph}.npz", allow_pickle=False) as archive:
             normalizers = archive["config_runtime_normalizers"] if kind == "tile" else None
             costs = true_costs(archive["config_runtime"], normalizers, graph=row.id)
-        scores.setdefault(row.collection.id, []).append(expected_score(kind, costs))
+        scores.setdefault(row.collection.id, []).append(expected_contest_score(kind, costs))
     means = {name: float(np.mean(values)) for name, values in scores.items()}
     return means | {"mean": float(np.mean(list(means.values())))}

@@ -10,7 +10,7 @@ from tpugraphs_polynormer.hlo.errors import HloError
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.protobuf import TileRun, TileSizes, TileTuning
 from tpugraphs_polynormer.hlo.sampling import draw_candidates, enumerate_choices
-from tpugraphs_polynormer.hlo.writer import write_module, write_tile_tuning
+from tpugraphs_polynormer.hlo.writer import serialize_module, serialize_tile_tuning
 
 KERNEL = TileTuning(
     small_cnn(),
@@ -20,7 +20,7 @@ KERNEL = TileTuning(
 
 def test_a_plain_module_becomes_a_layout_archive_with_hidden_runtimes(tmp_path):
     source = tmp_path / "cnn.hlo.pb"
-    source.write_bytes(write_module(small_cnn()))
+    source.write_bytes(serialize_module(small_cnn()))
     found = featurize_file(source)
     assert found["node_config_feat"].shape == (1, 3, 18)
     assert found["config_runtime"].tolist() == [0]
@@ -41,9 +41,9 @@ def test_a_plain_module_becomes_a_layout_archive_with_hidden_runtimes(tmp_path):
 def test_a_folder_keeps_its_tree_and_names_what_failed(tmp_path, caplog):
     source, output = tmp_path / "in", tmp_path / "out"
     (source / "deep").mkdir(parents=True)
-    (source / "deep" / "cnn.hlo.pb").write_bytes(write_module(small_cnn()))
-    (source / "one.pb").write_bytes(write_tile_tuning([KERNEL]))
-    (source / "two.pb").write_bytes(write_tile_tuning([KERNEL, KERNEL]))
+    (source / "deep" / "cnn.hlo.pb").write_bytes(serialize_module(small_cnn()))
+    (source / "one.pb").write_bytes(serialize_tile_tuning([KERNEL]))
+    (source / "two.pb").write_bytes(serialize_tile_tuning([KERNEL, KERNEL]))
     (source / "text.pb").write_bytes(b"HloModule m")
     (source / "notes.txt").write_bytes(b"not ours")
     result = featurize_path(source, output)
@@ -58,7 +58,7 @@ def test_a_folder_keeps_its_tree_and_names_what_failed(tmp_path, caplog):
 def test_errors_name_the_file(tmp_path):
     with pytest.raises(HloError, match=r"absent\.pb: cannot be read"):
         featurize_file(tmp_path / "absent.pb")
-    (tmp_path / "two.pb").write_bytes(write_tile_tuning([KERNEL, KERNEL]))
+    (tmp_path / "two.pb").write_bytes(serialize_tile_tuning([KERNEL, KERNEL]))
     with pytest.raises(HloError, match=r"two\.pb: a tile file with 2 kernels"):
         featurize_file(tmp_path / "two.pb")
     (tmp_path / "empty").mkdir()
@@ -68,7 +68,7 @@ def test_errors_name_the_file(tmp_path):
 
 def test_a_tile_file_without_a_usable_kernel_is_refused():
     with pytest.raises(HloError, match="none of which has two runs"):
-        featurize_bytes(write_tile_tuning([TileTuning(small_cnn(), KERNEL.runs[1:])]))
+        featurize_bytes(serialize_tile_tuning([TileTuning(small_cnn(), KERNEL.runs[1:])]))
 
 
 def test_the_real_file_is_recognised(real_data):

@@ -14,10 +14,10 @@ from tpugraphs_polynormer.hlo.protobuf import (
     TileRun,
     TileSizes,
     TileTuning,
-    read_layout_tuning,
-    read_tile_tuning,
+    parse_layout_tuning,
+    parse_tile_tuning,
 )
-from tpugraphs_polynormer.hlo.writer import write_layout_tuning, write_tile_tuning
+from tpugraphs_polynormer.hlo.writer import serialize_layout_tuning, serialize_tile_tuning
 
 LAYOUTS = np.arange(36, dtype=np.int32).reshape(2, 18) % 7 - 1
 RUN = LayoutRun(LAYOUTS, 700, has_error=False, is_default=False)
@@ -51,8 +51,8 @@ def test_the_real_layout_file_gives_the_arrays_of_the_untouched_official_archive
 
 def test_the_real_layout_file_survives_the_round_trip(real_data):
     data = (real_data / "tpugraphs" / "protobuf" / "module_tuning_data_layout.pb").read_bytes()
-    first = read_layout_tuning(data)
-    second = read_layout_tuning(write_layout_tuning(first))
+    first = parse_layout_tuning(data)
+    second = parse_layout_tuning(serialize_layout_tuning(first))
     assert second.module == first.module
     expected, found = layout_tuning_arrays(first), layout_tuning_arrays(second)
     assert all(np.array_equal(found[key], expected[key]) for key in expected)
@@ -67,7 +67,7 @@ def test_layout_runs_that_are_dropped():
         DEFAULT,
         dataclasses.replace(RUN, runtime_ns=0),
     )
-    found = layout_arrays(write_layout_tuning(LayoutTuning(small_cnn(), (3, 5), runs)))
+    found = layout_arrays(serialize_layout_tuning(LayoutTuning(small_cnn(), (3, 5), runs)))
     assert found["config_runtime"].tolist() == [700, 500, 0]
     # -1 ends a tensor's dims in the file, so the first tensor of the first node (-1 0 1 2 3 4) closes up.
     assert found["node_config_feat"][0, 0].tolist()[:6] == [0, 1, 2, 3, 4, -1]
@@ -112,8 +112,8 @@ def test_tile_kernels_that_are_kept():
         TileTuning(small_cnn(), (tile_run(20, default=True), tile_run(30, tiles=False))),
         TileTuning(small_cnn(), (tile_run(20), tile_run(30))),
     ]
-    data = write_tile_tuning(kernels)
-    assert read_tile_tuning(data) == tuple(kernels)
+    data = serialize_tile_tuning(kernels)
+    assert parse_tile_tuning(data) == tuple(kernels)
     (found,) = tile_arrays(data)
     assert found["config_runtime"].tolist() == [30, 20]
     assert found["config_runtime_normalizers"].tolist() == [20, 20]

@@ -28,8 +28,8 @@ from tpugraphs_polynormer.beam.preprocess import (
 from tpugraphs_polynormer.cli.main import main
 from tpugraphs_polynormer.datasets.input_pipeline import graph_spec
 from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME
-from tpugraphs_polynormer.datasets.reader import Collection
-from tpugraphs_polynormer.datasets.shards import PreprocessSettings
+from tpugraphs_polynormer.datasets.reader import RankingDataset
+from tpugraphs_polynormer.datasets.shards import PreprocessOptions
 
 BAD = "npz/layout/xla/random/train/graph4.npz"
 FOLDER = "layout/xla/random"
@@ -59,7 +59,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def run(source, output, *more: str, collections: tuple[str, ...] = (LAYOUT, TILE)) -> int:
-    arguments = ["--input", str(source), "--output", str(output), "--collections", *collections]
+    arguments = ["--archives", str(source), "--datasets", str(output), "--collections", *collections]
     return main(["preprocess", *arguments, "--graphs-per-shard", "2", "--runner=FnApiRunner", *more])
 
 
@@ -126,7 +126,7 @@ def test_bad_archives_can_be_left_out_and_are_listed(own_tree, tmp_path, expecte
     assert rejected["path"] == "graph4.npz"
     assert "no readable zip" in rejected["reason"]
     assert str(tmp_path) not in rejected["reason"]  # the same bytes wherever the tree lies
-    collection = Collection(shards / FOLDER)
+    collection = RankingDataset(shards / FOLDER)
     collection.verify()
     assert collection.manifest.num_rejected == 1
     assert "graph4" not in [graph.name for graph in collection.split("train").graphs]
@@ -162,10 +162,10 @@ def test_a_rerun_repairs_a_flipped_byte_and_touches_nothing_else(tree, tmp_path,
 
 def test_changed_settings_rebuild_and_leave_nothing_of_before(tree, tmp_path, expected):
     assert run(tree, tmp_path, "--max-nodes", "9", "--hops", "1") == 0
-    pruned = Collection(tmp_path / FOLDER)
+    pruned = RankingDataset(tmp_path / FOLDER)
     assert max(graph.num_nodes for graph in pruned.split("train").graphs) <= 9
-    assert pruned.manifest.settings == {"max_nodes": 9, "num_hops": 1, "graphs_per_shard": 2}
-    assert main(["preprocess", "--input", str(tree), "--output", str(tmp_path), "--collections", LAYOUT, TILE,
+    assert pruned.manifest.options == {"max_nodes": 9, "num_hops": 1, "graphs_per_shard": 2}
+    assert main(["preprocess", "--archives", str(tree), "--datasets", str(tmp_path), "--collections", LAYOUT, TILE,
                  "--graphs-per-shard", "5", "--runner=FnApiRunner"]) == 0  # fmt: skip
     assert run(tree, tmp_path) == 0
     assert contents(tmp_path) == expected
@@ -179,7 +179,7 @@ def test_a_changed_archive_is_made_anew(own_tree, tmp_path):
     assert run(own_tree, output) == 0
     changed = {name.split(".")[0] for name, identity in identities(output).items() if before[name] != identity}
     assert changed == {"valid-00000-of-00001"}
-    assert Collection(output / FOLDER).split("valid").graphs[1].num_candidates == 20
+    assert RankingDataset(output / FOLDER).split("valid").graphs[1].num_candidates == 20
 
 
 def test_excluded_graphs_are_left_out_and_recorded(tree, tmp_path, expected, capsys):
@@ -191,7 +191,7 @@ def test_excluded_graphs_are_left_out_and_recorded(tree, tmp_path, expected, cap
         f"{LAYOUT}: {output}, excluded graphs: 3",
         f"{TILE}: {output}, excluded graphs: 1",
     ]
-    layouts, tiles = (Collection(output / name.replace(":", "/")) for name in (LAYOUT, TILE))
+    layouts, tiles = (RankingDataset(output / name.replace(":", "/")) for name in (LAYOUT, TILE))
     layouts.verify()
     assert layouts.manifest.excluded == {"train": ("graph3", "graph4"), "valid": ("valid1",)}
     assert tiles.manifest.excluded == {"train": ("kernel0",)}
@@ -282,13 +282,13 @@ def test_an_output_that_cannot_be_written_is_named(tree, tmp_path, capsys):
     assert run(tree, tmp_path / "file" / "out") == 2
     error = capsys.readouterr().err
     assert str(tmp_path / "file/out") in error
-    assert "choose another --output" in error
+    assert "choose another --datasets folder" in error
     assert "Traceback" not in error
 
 
 def test_the_plan_depends_on_names_alone(tree, tmp_path):
-    settings = {LAYOUT: PreprocessSettings(graphs_per_shard=3)}
-    plans = plan_job(str(tree), "out", settings).plans
+    options = {LAYOUT: PreprocessOptions(graphs_per_shard=3)}
+    plans = plan_job(str(tree), "out", options).plans
     assert [plan.name for plan in plans] == [
         *(f"train-{number:05d}-of-00003" for number in range(3)),
         "valid-00000-of-00001",
@@ -455,12 +455,12 @@ def _compare_real(kind, split_name, split, number, arrays) -> None:
     graph = tfgnn.parse_single_example(graph_spec(kind), split.read_record(number))
     assert np.array_equal(graph.node_sets["op"]["features"], arrays["node_feat"])
     assert np.array_equal(graph.node_sets["op"]["opcode"], arrays["node_opcode"])
-    adjacency = graph.edge_sets["feeds"].adjacency
+    adjacency = graph.edge_sets["feed"].adjacency
     assert np.array_equal(np.stack([adjacency.target, adjacency.source], axis=1), arrays["edge_index"])
     dense = arrays["node_config_feat" if kind == "layout" else "config_feat"].reshape(len(arrays["config_runtime"]), -1)
     normalizers = arrays["config_runtime_normalizers"] if kind == "tile" else np.ones(len(dense), np.int64)
     codes = split.read_block(number, 0, entry.num_candidates)
-    found = graph.node_sets["setting"]["values"].numpy()[codes].reshape(len(codes), -1)
+    found = graph.node_sets["config_value"]["values"].numpy()[codes].reshape(len(codes), -1)
     rows = split.read_column(number, "rows")
     assert np.array_equal(found, dense[rows])
     assert np.array_equal(split.read_column(number, "normalizers"), normalizers[rows])
@@ -479,8 +479,8 @@ def _compare_real(kind, split_name, split, number, arrays) -> None:
 
 
 def test_settings_that_are_not_recorded_do_not_decide_bytes():
-    settings = PreprocessSettings(skip_bad=True)
-    assert settings.recorded() == dataclasses.replace(settings, skip_bad=False).recorded()
+    options = PreprocessOptions(skip_bad=True)
+    assert options.recorded() == dataclasses.replace(options, skip_bad=False).recorded()
 
 
 def test_a_collection_of_bad_archives_alone_is_empty_not_broken(tmp_path):
@@ -489,7 +489,7 @@ def test_a_collection_of_bad_archives_alone_is_empty_not_broken(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"no zip")
     assert run(tmp_path / "in", tmp_path / "out", "--on-error", "skip", collections=(LAYOUT,)) == 0
-    collection = Collection(tmp_path / "out" / FOLDER)
+    collection = RankingDataset(tmp_path / "out" / FOLDER)
     assert collection.manifest.num_rejected == 3
     assert collection.manifest.statistics is None
     assert len(collection.split("train")) == 0
@@ -504,16 +504,16 @@ def test_protobufs_give_what_their_archives_give(real_data, tmp_path):
     shutil.copy(source / "protobuf/module_tuning_data_layout.pb", tmp_path / "pb" / folder / "unet.pb")
     found = []
     for input_format in ("npz", "pb"):
-        settings = {"layout:xla:default": PreprocessSettings()}
-        job = plan_job(str(tmp_path), str(tmp_path / f"out_{input_format}"), settings, input_format=input_format)
+        options = {"layout:xla:default": PreprocessOptions()}
+        job = plan_job(str(tmp_path), str(tmp_path / f"out_{input_format}"), options, input_format=input_format)
         clear_commit(job)
         with beam.Pipeline(runner="FnApiRunner") as pipeline:
             _ = pipeline | Preprocess(job)
         check_commit(job)
-        found.append(Collection(tmp_path / f"out_{input_format}/layout/xla/default").split("valid"))
+        found.append(RankingDataset(tmp_path / f"out_{input_format}/layout/xla/default").split("valid"))
     archived, featurized = found
     assert [graph.name for graph in featurized.graphs] == ["unet"]
     assert archived.read_record(0) == featurized.read_record(0)
     assert np.array_equal(archived.read_block(0, 0, 112), featurized.read_block(0, 0, 112))
     with pytest.raises(PreprocessError, match="tpugraphs featurize"):
-        plan_job(str(tmp_path), str(tmp_path / "out"), {"tile:xla": PreprocessSettings()}, input_format="pb")
+        plan_job(str(tmp_path), str(tmp_path / "out"), {"tile:xla": PreprocessOptions()}, input_format="pb")

@@ -21,8 +21,8 @@ from tpugraphs_polynormer.archives.npz import Blocks, write_archive
 from tpugraphs_polynormer.beam.preprocess import FAILURE_NAME, Job, ShardPlan, count_workers
 from tpugraphs_polynormer.beam.runners import make_options
 from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME
-from tpugraphs_polynormer.datasets.reader import Collection
-from tpugraphs_polynormer.datasets.shards import PreprocessSettings
+from tpugraphs_polynormer.datasets.reader import RankingDataset
+from tpugraphs_polynormer.datasets.shards import PreprocessOptions
 from tpugraphs_polynormer.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +33,7 @@ FOLDER = "layout/xla/random"
 
 def command(source: Path, output: Path, *more: str) -> list[str]:
     start = [sys.executable, "-m", "tpugraphs_polynormer.cli.main", "preprocess"]
-    return [*start, "--input", str(source), "--output", str(output), *more]
+    return [*start, "--archives", str(source), "--datasets", str(output), *more]
 
 
 def run(source: Path, output: Path, *more: str) -> subprocess.CompletedProcess:
@@ -176,7 +176,7 @@ def check_killed_twice(slow_tree: Path, tmp_path: Path, *runner: str) -> None:
     after = {path.name: path.stat().st_ino for path in (disturbed / FOLDER).glob("*.shard.json")}
     assert len(before) >= 5
     assert {name: after[name] for name in before} == before  # what was whole was kept
-    Collection(disturbed / FOLDER).verify()
+    RankingDataset(disturbed / FOLDER).verify()
 
 
 def test_killed_twice_and_run_again_equals_undisturbed(slow_tree, tmp_path):
@@ -211,7 +211,7 @@ def test_one_worker_needs_no_process_of_its_own():
 )
 def test_workers_are_started_by_the_size_of_the_archives(monkeypatch, num_plans, num_sources, size, expected):
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    plan = ShardPlan(LAYOUT, "train", "name", ("path",) * num_sources, size, PreprocessSettings())
+    plan = ShardPlan(LAYOUT, "train", "name", ("path",) * num_sources, size, PreprocessOptions())
     assert count_workers(Job("out", (plan,) * num_plans)) == expected
 
 
@@ -273,7 +273,7 @@ def test_the_largest_archive_goes_through_in_little_memory(tmp_path, monkeypatch
     code, peak = peak_memory(command(tmp_path / "in", tmp_path / "out", "--collections", LAYOUT))
     assert code == 0
     assert peak < 4 << 30
-    collection = Collection(tmp_path / "out" / FOLDER)
+    collection = RankingDataset(tmp_path / "out" / FOLDER)
     split = collection.split("train")
     (graph,) = split.graphs
     assert graph.num_source_candidates == 100_040

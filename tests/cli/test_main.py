@@ -33,18 +33,18 @@ def run(*arguments: Path | str) -> subprocess.CompletedProcess:
 @pytest.mark.slow
 def test_from_runs_to_a_scored_submission(trained: Trained, tmp_path: Path) -> None:
     runs, output = ["--run-dir", trained.layout, trained.tile], tmp_path / "predictions"
-    evaluated = run("evaluate", *runs, "--data", trained.data, "--output", tmp_path / "evaluation")
+    evaluated = run("evaluate", *runs, "--datasets", trained.data, "--output", tmp_path / "evaluation")
     assert evaluated.returncode == 0, evaluated.stderr
     assert not re.search(r"^[IWEF]\d{4} ", evaluated.stderr, re.M)  # TensorFlow's own lines
     summary = json.loads((tmp_path / "evaluation" / "tile" / "evaluation-valid.json").read_text())
     assert f"{summary['overall']['score']:.4f}" in evaluated.stdout
-    predicted = run("predict", *runs, "--data", trained.data, "--output", output)
+    predicted = run("predict", *runs, "--datasets", trained.data, "--output", output)
     assert predicted.returncode == 0, predicted.stderr
     assert "6 graphs, 6 predicted now" in predicted.stdout
-    again = run("predict", *runs, "--data", trained.data, "--output", output, "--runner=FnApiRunner")
+    again = run("predict", *runs, "--datasets", trained.data, "--output", output, "--runner=FnApiRunner")
     assert "6 graphs, 0 predicted now" in again.stdout, again.stderr
     csv = tmp_path / "submission.csv"
-    truth = ["--data", trained.tree, "--score", trained.tree / "truth"]
+    truth = ["--archives", trained.tree, "--truth", trained.tree / "truth"]
     submitted = run("submit", "--predictions", output, "--output", csv, *truth)
     assert submitted.returncode == 0, submitted.stderr
     assert run("submit", "--check", csv, *truth).stdout == submitted.stdout
@@ -56,7 +56,7 @@ def test_from_runs_to_a_scored_submission(trained: Trained, tmp_path: Path) -> N
 @pytest.mark.slow
 def test_a_beam_job_from_its_own_file(trained: Trained, tmp_path: Path) -> None:
     script = Path(__file__).resolve().parents[2] / "pipelines" / "score.py"
-    places = ["--data", trained.data, "--output", tmp_path]
+    places = ["--datasets", trained.data, "--output", tmp_path]
     command = [sys.executable, script, "--run-dir", trained.tile, *places, "--runner=FnApiRunner"]
     environment = os.environ | {"PYTHONPATH": str(script.parents[1])}
     ended = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment, check=False)
@@ -67,7 +67,7 @@ def test_a_beam_job_from_its_own_file(trained: Trained, tmp_path: Path) -> None:
 @pytest.mark.parametrize("stage", ["evaluate", "predict", "report", "export"])
 def test_an_empty_run_directory_is_told_without_a_traceback(trained: Trained, tmp_path: Path, stage: str) -> None:
     output = ["--output", tmp_path / "output"]
-    ended = run(stage, "--run-dir", tmp_path, "--data", trained.data, *output)
+    ended = run(stage, "--run-dir", tmp_path, "--datasets", trained.data, *output)
     assert ended.returncode == 2
     assert ended.stderr.splitlines()[-1].startswith(f"tpugraphs {stage}: error: {tmp_path}: no config.yaml")
     assert "Traceback" not in ended.stderr
@@ -81,15 +81,15 @@ def failure(capsys: pytest.CaptureFixture, *arguments: Path | str) -> str:
 
 
 def test_submit_needs_exactly_one_source(trained: Trained, tmp_path: Path, capsys) -> None:
-    assert "either --predictions" in failure(capsys, "submit", "--data", trained.tree)
+    assert "either --predictions" in failure(capsys, "submit", "--archives", trained.tree)
     both = ["--predictions", tmp_path, "--check", tmp_path / "a.csv"]
-    assert "either --predictions" in failure(capsys, "submit", "--data", trained.tree, *both)
+    assert "either --predictions" in failure(capsys, "submit", "--archives", trained.tree, *both)
 
 
-@pytest.mark.parametrize("flags", [["--predictions", "p"], ["--check", "a.csv", "--score", "truth"]])
+@pytest.mark.parametrize("flags", [["--predictions", "p"], ["--check", "a.csv", "--truth", "truth"]])
 def test_submit_writes_and_scores_only_with_the_data(flags: list[str], capsys) -> None:
     told = failure(capsys, "submit", *flags)
-    assert f"error: {flags[-2]} needs the names of the test graphs" in told and told.endswith("as --data\n")
+    assert f"error: {flags[-2]} needs the names of the test graphs" in told and told.endswith("as --archives\n")
 
 
 def write_official(path: Path) -> list[str]:
@@ -109,13 +109,13 @@ def test_submit_checks_without_the_data(tmp_path: Path) -> None:
     assert (valid.returncode, valid.stderr) == (0, "")
     assert valid.stdout == (
         f"{csv}: 894 rows, valid as far as can be told without the data "
-        "(give --data to check graph names and candidate counts)\n"
+        "(give --archives to check graph names and candidate counts)\n"
     )
     csv.write_text("\n".join([*lines[:1], f"{lines[1]};5", f"{lines[2]} ", *lines[4:]]) + "\n")
     invalid = run("submit", "--check", csv)
     assert (invalid.returncode, invalid.stdout) == (2, "")
     first, *violations = invalid.stderr.splitlines()
-    assert first.startswith(f"tpugraphs submit: error: {csv}: not a valid submission") and "give --data" in first
+    assert first.startswith(f"tpugraphs submit: error: {csv}: not a valid submission") and "give --archives" in first
     tile = "tile:xla:" + "0" * 31
     assert violations == [
         f"  line 2: {tile}0: found 6 candidates, expected 5 candidates, or fewer if the kernel has fewer",
@@ -132,16 +132,16 @@ def test_submit_checks_exactly_with_the_data(tmp_path: Path) -> None:
         np.savez(path, config_runtime=np.zeros(shape[0], np.int64), **{key: np.zeros(shape, np.float32)})
     csv = tmp_path / "others.csv"
     csv.write_text("ID,TopConfigs\ntile:xla:net,2;1;0\nlayout:xla:default:net,3;0;2;1\n")
-    valid = run("submit", "--check", csv, "--data", tmp_path)
+    valid = run("submit", "--check", csv, "--archives", tmp_path)
     assert (valid.returncode, valid.stdout, valid.stderr) == (0, f"{csv}: 2 rows, valid\n", "")
     csv.write_text("ID,TopConfigs\ntile:xla:net,1;0\nlayout:xla:default:net,3;0;2;1\n")
-    invalid = run("submit", "--check", csv, "--data", tmp_path)
+    invalid = run("submit", "--check", csv, "--archives", tmp_path)
     assert (invalid.returncode, invalid.stdout) == (2, "")
     assert invalid.stderr.endswith("line 2: tile:xla:net: found 2 candidates, expected 3 candidates\n")
     write_official(csv)
-    other = run("submit", "--check", csv, "--data", tmp_path)
+    other = run("submit", "--check", csv, "--archives", tmp_path)
     assert other.returncode == 2
-    assert len(other.stderr.splitlines()) == 2 and "found the file of another data set, or --data" in other.stderr
+    assert len(other.stderr.splitlines()) == 2 and "found the file of another data set, or --archives" in other.stderr
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 10_000, bytes(range(256)) * 20, b'"' * 5_000, "é;\n".encode("utf-16")])
@@ -157,19 +157,19 @@ def test_submit_lists_every_violation(trained: Trained, tmp_path: Path, capsys) 
     lines = [f"{row.id},{';'.join(map(str, range(row.num_listed)))}" for row in rows]
     csv = tmp_path / "others.csv"
     csv.write_text("\n".join(["ID,TopConfigs", *lines]) + "\n")
-    assert main(["submit", "--data", str(trained.tree), "--check", str(csv)]) == 0
+    assert main(["submit", "--archives", str(trained.tree), "--check", str(csv)]) == 0
     assert f"{len(rows)} rows, valid" in capsys.readouterr().out
     broken = [*lines[:-2], lines[-2].replace(",0;", ",1;")]
     csv.write_text("\n".join(["ID,TopConfigs", *broken]) + "\n")
-    told = failure(capsys, "submit", "--data", trained.tree, "--check", csv)
+    told = failure(capsys, "submit", "--archives", trained.tree, "--check", csv)
     assert f"{rows[-2].id}: found candidate 1 more than once" in told
     assert f"{rows[-1].id}: found no row" in told
 
 
 def test_submit_tells_the_datasets_folder_from_the_tree(trained: Trained, tmp_path: Path, capsys) -> None:
-    assert "that holds npz/" in failure(capsys, "submit", "--data", trained.data, "--check", tmp_path / "a.csv")
+    assert "that holds npz/" in failure(capsys, "submit", "--archives", trained.data, "--check", tmp_path / "a.csv")
 
 
 def test_predict_refuses_options_that_are_nobodys(trained: Trained, tmp_path: Path, capsys) -> None:
-    places = ["--run-dir", trained.tile, "--data", trained.data, "--output", tmp_path]
+    places = ["--run-dir", trained.tile, "--datasets", trained.data, "--output", tmp_path]
     assert "--speed" in failure(capsys, "predict", *places, "--speed=9")

@@ -16,10 +16,10 @@ def split_blocks(dense: np.ndarray, size: int) -> list[np.ndarray]:
     return [dense[start : start + size] for start in range(0, len(dense), size)]
 
 
-def random_layouts(count: int, slots: int, vocabulary: int, seed: int = 0) -> np.ndarray:
+def random_layouts(count: int, nconfigs: int, vocabulary: int, seed: int = 0) -> np.ndarray:
     random = np.random.default_rng(seed)
     table = random.integers(-1, 6, (vocabulary, 18)).astype(np.int8)
-    return table[random.integers(0, vocabulary, (count, slots))]
+    return table[random.integers(0, vocabulary, (count, nconfigs))]
 
 
 def candidates_of(codes, runtimes, normalizers=None) -> Candidates:
@@ -32,12 +32,12 @@ def candidates_of(codes, runtimes, normalizers=None) -> Candidates:
 
 
 @pytest.mark.parametrize(
-    ("count", "slots", "vocabulary", "dtype"),
+    ("count", "nconfigs", "vocabulary", "dtype"),
     [(50, 4, 7, np.uint8), (300, 3, 600, np.uint16), (17_000, 5, 10**6, np.uint32)],
 )
-def test_settings_of_codes_are_the_source(count, slots, vocabulary, dtype):
-    dense = random_layouts(count, slots, vocabulary)
-    table, codes = encode_layouts(split_blocks(dense, 1000), slots)
+def test_settings_of_codes_are_the_source(count, nconfigs, vocabulary, dtype):
+    dense = random_layouts(count, nconfigs, vocabulary)
+    table, codes = encode_layouts(split_blocks(dense, 1000), nconfigs)
     assert codes.dtype == dtype
     assert table.dtype == np.float32
     assert np.array_equal(table[codes], dense)
@@ -57,15 +57,15 @@ def test_the_two_ends_of_the_range_are_told_apart_in_every_place():
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 30), st.integers(0, 4), st.integers(1, 9), st.integers(1, 31), st.integers(0, 2**32))
-def test_block_size_changes_nothing_and_codes_come_in_order_of_appearance(count, slots, vocabulary, size, seed):
-    dense = random_layouts(count, slots, vocabulary, seed)
-    table, codes = encode_layouts(split_blocks(dense, size), slots)
-    whole_table, whole_codes = encode_layouts([dense], slots)
+def test_block_size_changes_nothing_and_codes_come_in_order_of_appearance(count, nconfigs, vocabulary, size, seed):
+    dense = random_layouts(count, nconfigs, vocabulary, seed)
+    table, codes = encode_layouts(split_blocks(dense, size), nconfigs)
+    whole_table, whole_codes = encode_layouts([dense], nconfigs)
     assert np.array_equal(table, whole_table)
     assert np.array_equal(codes, whole_codes)
-    assert codes.shape == (count, slots)
-    met = list(dict.fromkeys(tuple(setting) for setting in dense.reshape(-1, 18).tolist()))
-    assert [tuple(setting) for setting in table.astype(int).tolist()] == met
+    assert codes.shape == (count, nconfigs)
+    met = list(dict.fromkeys(tuple(config_value) for config_value in dense.reshape(-1, 18).tolist()))
+    assert [tuple(config_value) for config_value in table.astype(int).tolist()] == met
 
 
 def test_a_later_block_may_need_wider_codes():
@@ -92,10 +92,10 @@ def test_tiles_without_features_are_one_setting():
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 40), st.integers(0, 3), st.integers(0, 2**32))
-def test_collapse_agrees_with_a_dictionary(count, slots, seed):
+def test_collapse_agrees_with_a_dictionary(count, nconfigs, seed):
     random = np.random.default_rng(seed)
     source = candidates_of(
-        random.integers(0, 2, (count, slots)), random.integers(1, 50, count), random.integers(1, 3, count) * 10
+        random.integers(0, 2, (count, nconfigs)), random.integers(1, 50, count), random.integers(1, 3, count) * 10
     )
     groups = defaultdict(list)
     for row in range(count):

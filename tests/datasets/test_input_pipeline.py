@@ -19,14 +19,14 @@ from tpugraphs_polynormer.datasets.input_pipeline import (
     make_training_dataset,
 )
 from tpugraphs_polynormer.datasets.manifest import DatasetError
-from tpugraphs_polynormer.datasets.reader import Collection
+from tpugraphs_polynormer.datasets.reader import RankingDataset
 
 CONFIG = DataConfig(graphs_per_batch=3, candidates_per_graph=6)
 FEATURES = {LAYOUT: "node_config_feat", TILE: "config_feat"}
 
 
 @pytest.fixture(scope="module")
-def collections(tmp_path_factory) -> dict[str, Collection]:
+def collections(tmp_path_factory) -> dict[str, RankingDataset]:
     root = tmp_path_factory.mktemp("input")
     found = preprocess_here(write_small_tree(root / "in"), root / "out", LAYOUT, TILE, graphs_per_shard=3)
     return {each.manifest.collection: each for each in found}
@@ -46,17 +46,17 @@ def same(first, second) -> bool:
 
 def parts_of(graph, num_graphs: int) -> list[dict]:
     """The components of a batch as arrays, padding left behind."""
-    sets = {name: np.cumsum([0, *graph.node_sets[name].sizes.numpy()]) for name in ("op", "slot", "setting")}
+    sets = {name: np.cumsum([0, *graph.node_sets[name].sizes.numpy()]) for name in ("op", "nconfig", "config_value")}
     parts = []
     for place in range(num_graphs):
         cut = {name: slice(starts[place], starts[place + 1]) for name, starts in sets.items()}
-        codes = graph.node_sets["slot"]["codes"].numpy()[cut["slot"]]
-        assert ((codes >= cut["setting"].start) & (codes < cut["setting"].stop)).all()
+        codes = graph.node_sets["nconfig"]["codes"].numpy()[cut["nconfig"]]
+        assert ((codes >= cut["config_value"].start) & (codes < cut["config_value"].stop)).all()
         mask = graph.context["candidate_mask"].numpy()[place]
         parts.append(
             {
                 "features": graph.node_sets["op"]["features"].numpy()[cut["op"]],
-                "settings": graph.node_sets["setting"]["values"].numpy()[codes].swapaxes(0, 1)[mask],
+                "config_values": graph.node_sets["config_value"]["values"].numpy()[codes].swapaxes(0, 1)[mask],
                 "costs": graph.context["costs"].numpy()[place][mask],
                 "mask": mask,
             }
@@ -142,7 +142,7 @@ def test_drawn_candidates_decode_to_the_archive(collections, name, static):
         for part in parts_of(batch, 3):
             arrays = sources[identify(part, sources)]
             dense = arrays[FEATURES[name]].reshape(len(arrays["config_runtime"]), -1)
-            drawn = part["settings"].reshape(len(part["settings"]), -1)
+            drawn = part["config_values"].reshape(len(part["config_values"]), -1)
             assert len(np.unique(drawn, axis=0)) == len(drawn)
             for candidate, cost in zip(drawn, part["costs"], strict=True):
                 same_rows = (dense == candidate).all(axis=1)
@@ -184,8 +184,8 @@ def test_static_shapes_hold_the_same_and_nothing_of_unknown_size(collections, na
             padding = b.target.numpy()[count:]
             assert (padding >= int(loose.node_sets["op"].total_size)).all()
         assert not padded.context["candidate_mask"].numpy()[3].any()
-        codes = padded.node_sets["slot"]["codes"].numpy()[int(loose.node_sets["slot"].total_size) :]
-        assert (codes == int(loose.node_sets["setting"].total_size)).all()
+        codes = padded.node_sets["nconfig"]["codes"].numpy()[int(loose.node_sets["nconfig"].total_size) :]
+        assert (codes == int(loose.node_sets["config_value"].total_size)).all()
         assert len(codes) >= 1
 
 
@@ -194,13 +194,13 @@ def test_the_budget_fits_the_largest_graph_in_every_place(collections):
     budget = batch_budget(collections[LAYOUT], config)
     train = collections[LAYOUT].split("train").graphs
     assert budget.total_num_nodes["op"] == 3 * max(graph.num_nodes for graph in train) + 1
-    assert budget.total_num_nodes["setting"] == 3 * max(graph.num_settings for graph in train) + 1
-    assert budget.total_num_edges["feeds"] == 3 * max(graph.num_edges for graph in train)
+    assert budget.total_num_nodes["config_value"] == 3 * max(graph.num_config_values for graph in train) + 1
+    assert budget.total_num_edges["feed"] == 3 * max(graph.num_edges for graph in train)
     assert batch_budget(collections[LAYOUT], CONFIG) is None
 
 
 @pytest.fixture(scope="module")
-def wide(tmp_path_factory) -> Collection:
+def wide(tmp_path_factory) -> RankingDataset:
     root = tmp_path_factory.mktemp("wide")
     write_tree(root / "in", LAYOUT, {"train": {"wide": layout_arrays(10, 3, 400, seed=2)}})
     return preprocess_here(root / "in", root / "out", LAYOUT)[0]
@@ -246,8 +246,10 @@ def test_blocks_cover_the_candidates_once_in_order(collections, name, chosen):
     assert spans == [(start, min(start + 5, len(wanted))) for start in range(0, len(wanted), 5)]
     parts = [parts_of(block.graph, 1)[0] for block in blocks]
     assert all(part["mask"].sum() == stop - start for part, (start, stop) in zip(parts, spans, strict=True))
-    settings = np.concatenate([part["settings"] for part in parts])
-    assert np.array_equal(settings.reshape(len(wanted), -1), arrays[FEATURES[name]][wanted].reshape(len(wanted), -1))
+    config_values = np.concatenate([part["config_values"] for part in parts])
+    assert np.array_equal(
+        config_values.reshape(len(wanted), -1), arrays[FEATURES[name]][wanted].reshape(len(wanted), -1)
+    )
     costs = np.concatenate([part["costs"] for part in parts])
     assert np.array_equal(costs, costs_of(split, 0, collection.manifest.kind)[wanted])
     assert all(np.array_equal(part["features"], arrays["node_feat"]) for part in parts)

@@ -15,7 +15,7 @@ from tpugraphs_polynormer.datasets.manifest import (
     read_manifest,
     write_json,
 )
-from tpugraphs_polynormer.datasets.reader import Collection
+from tpugraphs_polynormer.datasets.reader import RankingDataset
 
 
 @pytest.fixture(scope="module")
@@ -55,13 +55,13 @@ def test_counts_and_sizes(dataset):
 
 
 def paths_of(value, path=()) -> list[tuple]:
-    """Every place in the JSON, inner and leaf; of lists the first item only; free-form settings excepted."""
+    """Every place in the JSON, inner and leaf; of lists the first item only; free-form options excepted."""
     children = (
         value.items() if isinstance(value, dict) else list(enumerate(value))[:1] if isinstance(value, list) else []
     )
     found = [path] if path else []
     for key, child in children:
-        if (*path, key) != ("settings",):
+        if (*path, key) != ("options",):
             found += paths_of(child, (*path, key))
     return found
 
@@ -143,7 +143,7 @@ def test_a_graph_outside_its_shard_is_refused_before_anything_is_read(tmp_path, 
     (tmp_path / MANIFEST_NAME).unlink()
     (tmp_path / MANIFEST_NAME).write_text(json.dumps(replaced(content, path, value)))
     with pytest.raises(DatasetError, match="graph0") as caught:
-        Collection(tmp_path)
+        RankingDataset(tmp_path)
     assert {"record_length": "record_offset"}.get(field, field) in str(caught.value)
 
 

@@ -13,13 +13,13 @@ from tests.small_archives import layout_arrays, tile_arrays, write_tree
 from tests.small_datasets import LAYOUT, TILE, preprocess_here, small_graphs, write_small_tree
 from tpugraphs_polynormer.datasets.input_pipeline import graph_spec
 from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME, DatasetError
-from tpugraphs_polynormer.datasets.reader import CANDIDATE_SUFFIX, RECORD_SUFFIX, Collection
+from tpugraphs_polynormer.datasets.reader import CANDIDATE_SUFFIX, RECORD_SUFFIX, RankingDataset
 
 CUTS = {LAYOUT: "node_config_feat", TILE: "config_feat"}
 
 
 @pytest.fixture(scope="module")
-def collections(tmp_path_factory) -> dict[str, Collection]:
+def collections(tmp_path_factory) -> dict[str, RankingDataset]:
     root = tmp_path_factory.mktemp("store")
     found = preprocess_here(write_small_tree(root / "in"), root / "out", LAYOUT, TILE, graphs_per_shard=3)
     return {each.manifest.collection: each for each in found}
@@ -31,10 +31,10 @@ def damaged(collections, tmp_path) -> Path:
     return Path(shutil.copytree(collections[LAYOUT].folder, tmp_path / "copy"))
 
 
-def settings_of(collection: Collection, split, number: int) -> np.ndarray:
+def settings_of(collection: RankingDataset, split, number: int) -> np.ndarray:
     graph = tfgnn.parse_single_example(graph_spec(collection.manifest.kind), split.read_record(number))
     assert graph.context["name"].numpy()[0].decode() == split.graphs[number].name
-    return graph.node_sets["setting"]["values"].numpy()
+    return graph.node_sets["config_value"]["values"].numpy()
 
 
 @pytest.mark.parametrize("name", [LAYOUT, TILE])
@@ -130,10 +130,10 @@ def test_a_truncated_or_missing_shard_is_named(damaged, suffix):
     data = path.read_bytes()
     path.write_bytes(data[:-1])
     with pytest.raises(DatasetError, match=f"{path}: has {len(data) - 1:,} bytes, the manifest says {len(data):,}"):
-        Collection(damaged)
+        RankingDataset(damaged)
     path.unlink()
     with pytest.raises(DatasetError, match=f"{path}: is missing"):
-        Collection(damaged)
+        RankingDataset(damaged)
 
 
 @pytest.mark.parametrize("suffix", [RECORD_SUFFIX, CANDIDATE_SUFFIX])
@@ -143,7 +143,7 @@ def test_damage_after_opening_is_named_too(damaged, suffix):
         RECORD_SUFFIX: lambda split: split.read_record(1),
         CANDIDATE_SUFFIX: lambda split: split.read_codes(1, np.array([11])),
     }[suffix]
-    split = Collection(damaged).split("valid")
+    split = RankingDataset(damaged).split("valid")
     os.truncate(path, 20)
     with pytest.raises(DatasetError, match=f"{path}: ends early"):
         read(split)
@@ -155,19 +155,19 @@ def test_damage_after_opening_is_named_too(damaged, suffix):
 
 @pytest.mark.parametrize("suffix", [RECORD_SUFFIX, CANDIDATE_SUFFIX])
 def test_verify_finds_one_flipped_bit(damaged, suffix):
-    Collection(damaged).verify()
+    RankingDataset(damaged).verify()
     path = damaged / f"test-00000-of-00001{suffix}"
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     with pytest.raises(DatasetError, match=f"{path}: sha256"):
-        Collection(damaged).verify()
+        RankingDataset(damaged).verify()
 
 
 def test_without_its_manifest_a_folder_is_no_dataset(damaged):
     (damaged / MANIFEST_NAME).unlink()
     with pytest.raises(DatasetError, match=MANIFEST_NAME):
-        Collection(damaged)
+        RankingDataset(damaged)
 
 
 def test_no_configurable_node_and_no_edge_at_all(tmp_path):
@@ -191,5 +191,5 @@ def test_candidates_take_a_small_part_of_the_official_size(tmp_path):
     candidate_bytes = layouts.manifest.splits["train"].shards[0].candidate_bytes
     assert candidate_bytes <= arrays["node_config_feat"].nbytes / 9
     (shard,) = tiles.manifest.splits["train"].shards
-    codes = sum(graph.num_candidates * graph.num_slots * graph.code_bytes for graph in shard.graphs)
+    codes = sum(graph.num_candidates * graph.num_config_nodes * graph.code_bytes for graph in shard.graphs)
     assert codes <= sum(kernel["config_feat"].nbytes for kernel in kernels.values()) / 9

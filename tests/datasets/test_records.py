@@ -41,21 +41,21 @@ def test_plain_tfgnn_code_reads_the_shards(folders, collection):
     for record in tf.data.TFRecordDataset(files):
         graph = tfgnn.parse_single_example(spec, record)
         arrays = sources.pop(graph.context["name"].numpy()[0].decode())
-        ops, feeds = graph.node_sets["op"], graph.edge_sets["feeds"].adjacency
+        ops, feeds = graph.node_sets["op"], graph.edge_sets["feed"].adjacency
         assert np.array_equal(ops["features"], arrays["node_feat"])
         assert np.array_equal(ops["opcode"], arrays["node_opcode"])
         assert np.array_equal(ops["node_id"], np.arange(len(arrays["node_feat"])))
         pairs = np.stack([feeds.target, feeds.source], axis=1)  # consumer, producer, as in the archive
         assert np.array_equal(pairs, arrays["edge_index"])
         if collection == LAYOUT:
-            decides = graph.edge_sets["decides"].adjacency
+            decides = graph.edge_sets["config"].adjacency
             assert np.array_equal(decides.target, arrays["node_config_ids"])
             assert np.array_equal(decides.source, np.arange(len(arrays["node_config_ids"])))
             used = {tuple(row) for row in arrays["node_config_feat"].reshape(-1, 18).tolist()}
         else:
             used = {tuple(row) for row in arrays["config_feat"].reshape(-1, 8).tolist()}
-            assert int(graph.node_sets["slot"].total_size) == 3
-        assert {tuple(row) for row in graph.node_sets["setting"]["values"].numpy().tolist()} == used
+            assert int(graph.node_sets["nconfig"].total_size) == 3
+        assert {tuple(row) for row in graph.node_sets["config_value"]["values"].numpy().tolist()} == used
     assert not sources
 
 
@@ -150,8 +150,8 @@ def test_a_pruned_graph_keeps_node_ids_edges_inside_and_its_slots():
     graph = tfgnn.parse_single_example(graph_spec("layout"), record)
     assert graph.node_sets["op"]["node_id"].numpy().tolist() == kept.tolist()
     assert np.array_equal(graph.node_sets["op"]["features"], arrays["node_feat"][kept])
-    assert graph.edge_sets["decides"].adjacency.target.numpy().tolist() == [1, 4]
-    feeds = graph.edge_sets["feeds"].adjacency
+    assert graph.edge_sets["config"].adjacency.target.numpy().tolist() == [1, 4]
+    feeds = graph.edge_sets["feed"].adjacency
     assert list(zip(feeds.target.numpy(), feeds.source.numpy(), strict=True)) == [(1, 0), (2, 1), (4, 3), (5, 4)]
 
 

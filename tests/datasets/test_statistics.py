@@ -6,10 +6,10 @@ import pytest
 from tpugraphs_polynormer.datasets.statistics import (
     HEAVY_TAIL,
     SIZE_NAMES,
-    measure,
+    measure_moments,
     merge,
     signed_log,
-    summarize,
+    summarize_moments,
     summarize_sizes,
 )
 
@@ -28,7 +28,7 @@ def random_parts(seed: int = 0, offset: float = 0.0) -> list[tuple[np.ndarray, n
 
 
 def statistics_of(parts):
-    return summarize(merge(measure(*part) for part in parts))
+    return summarize_moments(merge(measure_moments(*part) for part in parts))
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e6])
@@ -55,17 +55,17 @@ def test_a_small_spread_on_a_large_offset_is_not_cancelled_away():
     random = np.random.default_rng(1)
     feat = np.zeros((20_000, 140), np.float32)
     feat[:, 0] = 2.0**22 + random.integers(0, 2, 20_000)  # float32 holds it exactly; squares in float32 do not
-    moments = merge(measure(chunk, np.zeros(len(chunk), int)) for chunk in np.split(feat, 100))
+    moments = merge(measure_moments(chunk, np.zeros(len(chunk), int)) for chunk in np.split(feat, 100))
     column = feat[:, 0].astype(np.float64)
     assert moments.deviation[0, 0] / moments.count == pytest.approx(column.var(), rel=1e-9)
     assert moments.mean[0, 0] == pytest.approx(column.mean(), rel=1e-15)
 
 
 def test_the_same_order_gives_the_same_bits_and_any_order_nearly_so():
-    parts = [measure(*part) for part in random_parts()]
+    parts = [measure_moments(*part) for part in random_parts()]
     shuffled = [parts[i] for i in (3, 0, 4, 2, 1)]
     again = [shuffled[i] for i in (1, 4, 3, 0, 2)]
-    assert summarize(merge(again)) == summarize(merge(parts))
+    assert summarize_moments(merge(again)) == summarize_moments(merge(parts))
     np.testing.assert_allclose(merge(shuffled).deviation, merge(parts).deviation, rtol=1e-9, atol=1e-12)
 
 

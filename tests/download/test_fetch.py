@@ -20,7 +20,7 @@ from tpugraphs_polynormer.download import fetch as download
 from tpugraphs_polynormer.download import http as transfer
 from tpugraphs_polynormer.download.fetch import (
     DownloadError,
-    DownloadSettings,
+    DownloadOptions,
     download_benchmarks,
     download_collections,
     download_files,
@@ -114,11 +114,11 @@ def pauses():
 
 @pytest.fixture
 def settings(pauses):
-    return DownloadSettings(attempts=4, first_pause=1.0, longest_pause=3.0, timeout=5.0, sleep=pauses.append)
+    return DownloadOptions(attempts=4, first_pause=1.0, longest_pause=3.0, timeout=5.0, sleep=pauses.append)
 
 
 def fetch(site, out, settings, **fields):
-    return download_files([RemoteFile(f"{site.address}/file.npz", "file.npz", **fields)], out, settings=settings)
+    return download_files([RemoteFile(f"{site.address}/file.npz", "file.npz", **fields)], out, options=settings)
 
 
 def make_tar(members):
@@ -268,19 +268,19 @@ def test_retries_are_bounded(site, tmp_path, settings, pauses):
 def test_missing_file_fails_before_anything_is_fetched(site, tmp_path, settings, pauses):
     files = [RemoteFile(f"{site.address}/{name}", name) for name in ("file.npz", "absent.npz")]
     with pytest.raises(DownloadError, match=r"absent\.npz: HTTP 404"):
-        download_files(files, tmp_path, settings=settings)
+        download_files(files, tmp_path, options=settings)
     assert site.gets() == [] and pauses == []
 
 
 def test_unreachable_server_gives_one_error(tmp_path, settings, monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with pytest.raises(DownloadError, match="gave up after 4 failures"):
-        download_files([RemoteFile("http://127.0.0.1:9/file.npz", "file.npz")], tmp_path, settings=settings)
+        download_files([RemoteFile("http://127.0.0.1:9/file.npz", "file.npz")], tmp_path, options=settings)
 
 
 def test_refuses_other_schemes(tmp_path, settings):
     with pytest.raises(DownloadError, match="not an http"):
-        download_files([RemoteFile("file:///etc/hostname", "hostname")], tmp_path, settings=settings)
+        download_files([RemoteFile("file:///etc/hostname", "hostname")], tmp_path, options=settings)
     assert not (tmp_path / "hostname").exists()
 
 
@@ -331,7 +331,7 @@ def test_archives_need_room_to_unpack(site, tmp_path, settings, monkeypatch):
     monkeypatch.setattr(download.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(DownloadError, match=f"3 files from there need {sum(sizes) + max(sizes):,} bytes"):
         download_collections(
-            ["layout:xla:random"], tmp_path, base_address=site.address, with_indices=False, settings=settings
+            ["layout:xla:random"], tmp_path, base_address=site.address, with_indices=False, options=settings
         )
 
 
@@ -343,7 +343,7 @@ def test_bad_records_name_the_file(tmp_path, settings):
 
 def test_collection_is_unpacked_into_the_official_tree(site, tmp_path, settings):
     contents = serve_collection(site)
-    records = download_collections(["layout:xla:random"], tmp_path, base_address=site.address + "/", settings=settings)
+    records = download_collections(["layout:xla:random"], tmp_path, base_address=site.address + "/", options=settings)
     for name, content in contents.items():
         assert (tmp_path / name).read_bytes() == content
     assert sorted(path.name for path in tmp_path.iterdir()) == ["downloads.json", "eval_indices", "npz"]
@@ -351,14 +351,14 @@ def test_collection_is_unpacked_into_the_official_tree(site, tmp_path, settings)
         "npz/layout/xla/random/valid/graph_valid.npz": 5_000,
     }
     site.requests.clear()
-    download_collections(["layout:xla:random"], tmp_path, base_address=site.address + "/", settings=settings)
+    download_collections(["layout:xla:random"], tmp_path, base_address=site.address + "/", options=settings)
     assert site.requests == []
 
 
 def test_archives_can_be_kept(site, tmp_path, settings):
     serve_collection(site, "tile:xla")
-    keep = DownloadSettings(keep_archives=True, sleep=settings.sleep)
-    download_collections(["tile:xla"], tmp_path, base_address=site.address, settings=keep)
+    keep = DownloadOptions(keep_archives=True, sleep=settings.sleep)
+    download_collections(["tile:xla"], tmp_path, base_address=site.address, options=keep)
     assert {path.name for path in tmp_path.glob("*.tar")} == {
         f"npz_tile_xla_{s}.tar" for s in ("train", "valid", "test")
     }
@@ -366,11 +366,11 @@ def test_archives_can_be_kept(site, tmp_path, settings):
 
 def test_lost_member_is_fetched_again(site, tmp_path, settings):
     contents = serve_collection(site)
-    download_collections(["layout:xla:random"], tmp_path, base_address=site.address, settings=settings)
+    download_collections(["layout:xla:random"], tmp_path, base_address=site.address, options=settings)
     lost = next(iter(contents))
     (tmp_path / lost).unlink()
     site.requests.clear()
-    download_collections(["layout:xla:random"], tmp_path, base_address=site.address, settings=settings)
+    download_collections(["layout:xla:random"], tmp_path, base_address=site.address, options=settings)
     assert (tmp_path / lost).read_bytes() == contents[lost]
     assert {path for _, path, _ in site.requests} == {"/npz_layout_xla_random_train.tar"}
 
@@ -385,11 +385,11 @@ def test_killed_extraction_leaves_nothing_and_needs_no_second_fetch(site, tmp_pa
 
     monkeypatch.setattr(tarfile.TarFile, "extractall", extract_half)
     with pytest.raises(KeyboardInterrupt):
-        download_collections(["layout:xla:random"], tmp_path, base_address=site.address, settings=settings)
+        download_collections(["layout:xla:random"], tmp_path, base_address=site.address, options=settings)
     assert not (tmp_path / "npz").exists()
     monkeypatch.setattr(tarfile.TarFile, "extractall", original)
     (tmp_path / ".unpacking-npz_layout_xla_random_train.tar" / "npz").mkdir(parents=True)  # as a kill -9 leaves it
-    download_collections(["layout:xla:random"], tmp_path, base_address=site.address, settings=settings)
+    download_collections(["layout:xla:random"], tmp_path, base_address=site.address, options=settings)
     assert all((tmp_path / name).read_bytes() == content for name, content in contents.items())
     assert len(site.gets()) == 4  # three archives and the index file
     assert not list(tmp_path.glob(".unpacking*"))
@@ -401,10 +401,10 @@ def test_truncated_tar_is_forgotten_and_fetched_anew(site, tmp_path, settings):
     whole = site.files[name]
     site.files[name] = whole[:3_000]
     with pytest.raises(DownloadError, match=f"{name}: .*damaged archive"):
-        download_collections(["layout:xla:random"], tmp_path, base_address=site.address, settings=settings)
+        download_collections(["layout:xla:random"], tmp_path, base_address=site.address, options=settings)
     assert not (tmp_path / "npz").exists() and not (tmp_path / name).exists()
     site.files[name] = whole
-    download_collections(["layout:xla:random"], tmp_path, base_address=site.address, settings=settings)
+    download_collections(["layout:xla:random"], tmp_path, base_address=site.address, options=settings)
     assert all((tmp_path / name).read_bytes() == content for name, content in contents.items())
 
 
@@ -415,7 +415,7 @@ def test_malicious_tar_is_refused_whole(site, tmp_path, settings):
     out = tmp_path / "out"
     with pytest.raises(DownloadError, match=r"evil\.npz' would be written outside"):
         download_collections(
-            ["layout:xla:random"], out, base_address=site.address, with_indices=False, settings=settings
+            ["layout:xla:random"], out, base_address=site.address, with_indices=False, options=settings
         )
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert [path.name for path in out.iterdir()] == ["downloads.json"]
@@ -426,7 +426,7 @@ def test_index_files_come_with_the_layout_collections(site, tmp_path, settings):
     for collection in ("layout:xla:random", "layout:nlp:default", "tile:xla"):
         serve_collection(site, collection)
     names = ["layout:xla:random", "layout:nlp:default", "tile:xla"]
-    download_collections(names, tmp_path, base_address=site.address, settings=settings)
+    download_collections(names, tmp_path, base_address=site.address, options=settings)
     assert sorted(path.name for path in (tmp_path / "eval_indices").iterdir()) == [
         "nlp_default.json",
         "xla_random.json",
@@ -435,7 +435,7 @@ def test_index_files_come_with_the_layout_collections(site, tmp_path, settings):
     assert {name: numbers.tolist() for name, numbers in found.items()} == json.loads(INDICES)
     site.requests.clear()
     (tmp_path / "eval_indices/xla_random.json").unlink()
-    download_collections(names, tmp_path, base_address=site.address, settings=settings)
+    download_collections(names, tmp_path, base_address=site.address, options=settings)
     assert {path for _, path, _ in site.requests} == {"/eval_indices/xla_random.json"}
 
 
@@ -444,18 +444,18 @@ def test_what_is_no_index_file_is_refused_and_fetched_anew(site, tmp_path, setti
     contents = serve_collection(site)
     site.files["eval_indices/xla_random.json"] = content
     with pytest.raises(DownloadError, match=r"eval_indices/xla_random\.json: .*--no-indices"):
-        download_collections(["layout:xla:random"], tmp_path, base_address=site.address, settings=settings)
+        download_collections(["layout:xla:random"], tmp_path, base_address=site.address, options=settings)
     assert not (tmp_path / "eval_indices/xla_random.json").exists()
     assert not (tmp_path / "npz").exists()  # index files come first: nothing large was fetched in vain
     site.files["eval_indices/xla_random.json"] = INDICES
-    download_collections(["layout:xla:random"], tmp_path, base_address=site.address, settings=settings)
+    download_collections(["layout:xla:random"], tmp_path, base_address=site.address, options=settings)
     assert all((tmp_path / name).read_bytes() == data for name, data in contents.items())
 
 
 def test_the_command_can_leave_index_files_out(site, tmp_path):
     serve_collection(site)
     del site.files["eval_indices/xla_random.json"]  # a mirror that has none
-    arguments = ["--collections", "layout:xla:random", "--base-address", site.address, "--out", str(tmp_path)]
+    arguments = ["--collections", "layout:xla:random", "--base-address", site.address, "--archives", str(tmp_path)]
     assert main(["download", *arguments]) == 2
     assert main(["download", *arguments, "--no-indices"]) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["downloads.json", "npz"]
@@ -525,7 +525,7 @@ def test_benchmarks_from_a_mirror(site, tmp_path, settings):
         bundle.writestr("arxiv/raw/edge.csv.gz", PAYLOAD[:100])
     site.files["arxiv.zip"] = stream.getvalue()
     site.files["data.json"] = b"{}"
-    download_benchmarks(["wikics", "ogbn-arxiv"], tmp_path, mirror=site.address, settings=settings)
+    download_benchmarks(["wikics", "ogbn-arxiv"], tmp_path, mirror=site.address, options=settings)
     assert (tmp_path / "wikics/data.json").read_bytes() == b"{}"
     assert (tmp_path / "arxiv/raw/edge.csv.gz").read_bytes() == PAYLOAD[:100]
     assert not (tmp_path / "arxiv.zip").exists()

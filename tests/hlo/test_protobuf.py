@@ -15,11 +15,11 @@ from tpugraphs_polynormer.hlo.protobuf import (
     LayoutRun,
     LayoutTuning,
     detect_kind,
-    read_layout_tuning,
-    read_module,
-    read_tile_tuning,
+    parse_layout_tuning,
+    parse_module,
+    parse_tile_tuning,
 )
-from tpugraphs_polynormer.hlo.writer import write_layout_tuning, write_module
+from tpugraphs_polynormer.hlo.writer import serialize_layout_tuning, serialize_module
 
 
 def varint(value: int) -> bytes:
@@ -39,10 +39,10 @@ def field(number: int, payload: bytes | int) -> bytes:
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(modules())
 def test_every_module_survives_the_round_trip(module):
-    data = write_module(module)
-    assert read_module(data) == module
-    assert read_module(field(1, data)) == module  # an HloProto
-    assert write_module(read_module(data)) == data
+    data = serialize_module(module)
+    assert parse_module(data) == module
+    assert parse_module(field(1, data)) == module  # an HloProto
+    assert serialize_module(parse_module(data)) == data
 
 
 def test_bytes_written_by_hand():
@@ -67,23 +67,23 @@ def test_bytes_written_by_hand():
         ),
         9,
     )
-    assert read_module(data) == expected
+    assert parse_module(data) == expected
 
 
 def test_a_repeated_singular_message_is_merged():
     shape = field(3, field(3, 4)) + field(3, field(3, 5) + field(2, 11))
     computation = field(2, field(2, b"add") + shape)
-    assert read_module(field(3, computation)).computations[0].instructions[0].shape == Shape(11, (4, 5))
+    assert parse_module(field(3, computation)).computations[0].instructions[0].shape == Shape(11, (4, 5))
 
 
 def test_an_hlo_proto_with_buffer_assignment_is_a_module():
     buffers = field(1, field(1, 7)) + field(2, b"") + field(3, field(1, 7))
-    assert detect_kind(field(1, write_module(small_cnn())) + field(3, buffers)) == "module"
+    assert detect_kind(field(1, serialize_module(small_cnn())) + field(3, buffers)) == "module"
 
 
 @pytest.mark.parametrize("data", [b"", b"HloModule jit_f, entry_computation_layout={()->f32[]}\n", b"\x00" * 64])
 def test_other_bytes_are_refused(data):
-    for read in (read_module, read_layout_tuning, read_tile_tuning, detect_kind):
+    for read in (parse_module, parse_layout_tuning, parse_tile_tuning, detect_kind):
         with pytest.raises(HloError, match="not a"):
             read(data)
 
@@ -95,29 +95,29 @@ def test_deep_nesting_is_refused():
         if len(shape) > 60_000:
             break
     with pytest.raises(HloError):
-        read_module(field(3, field(2, field(2, b"add") + field(3, shape))))
+        parse_module(field(3, field(2, field(2, b"add") + field(3, shape))))
 
 
 def test_lengths_beyond_the_end_are_refused():
     with pytest.raises(HloError):
-        read_module(b"\x1a\xff\xff\xff\xff\x07" + b"a")
+        parse_module(b"\x1a\xff\xff\xff\xff\x07" + b"a")
 
 
 def test_invalid_utf8_in_a_name_is_kept_readable():
     computation = field(2, field(1, b"\xff") + field(2, b"add"))
-    assert read_module(field(3, computation)).computations[0].instructions[0].name == "\ufffd"
+    assert parse_module(field(3, computation)).computations[0].instructions[0].name == "\ufffd"
 
 
 def test_a_run_with_too_few_nodes_is_named():
     layouts = np.full((1, 18), -1, dtype=np.int32)
     tuning = LayoutTuning(small_cnn(), (3, 5), (LayoutRun(layouts, 5, False, True),))
     with pytest.raises(HloError, match=r"run 0 .* 1 nodes, expected 2"):
-        read_layout_tuning(write_layout_tuning(tuning))
+        parse_layout_tuning(serialize_layout_tuning(tuning))
 
 
 def test_numbers_that_do_not_fit_cannot_be_written():
     with pytest.raises(HloError, match="cannot write"):
-        write_module(Module("m", (Computation(1, "c", 1 << 63, ()),)))
+        serialize_module(Module("m", (Computation(1, "c", 1 << 63, ()),)))
 
 
 def _arrays_or_error(data: bytes) -> None:
@@ -130,7 +130,7 @@ def _arrays_or_error(data: bytes) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=400))
-@example(field(1, field(1, write_module(small_cnn()))))
+@example(field(1, field(1, serialize_module(small_cnn()))))
 def test_random_bytes_give_arrays_or_one_error(data):
     _arrays_or_error(data)
 
@@ -138,10 +138,10 @@ def test_random_bytes_give_arrays_or_one_error(data):
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_damaged_modules_give_arrays_or_one_error(data):
-    original = bytearray(write_module(small_cnn()))
+    original = bytearray(serialize_module(small_cnn()))
     for _ in range(data.draw(st.integers(1, 6))):
-        place = data.draw(st.integers(0, len(original) - 1))
-        original[place] = data.draw(st.integers(0, 255))
+        index = data.draw(st.integers(0, len(original) - 1))
+        original[index] = data.draw(st.integers(0, 255))
     end = data.draw(st.integers(0, len(original)))
     _arrays_or_error(bytes(original[:end]))
 
@@ -151,8 +151,8 @@ def test_damaged_real_bytes_give_arrays_or_one_error(real_data):
     rng = np.random.default_rng(0)
     for _ in range(12):
         data = bytearray(whole)
-        for place in rng.integers(len(data), size=4):
-            data[place] = rng.integers(256)
+        for index in rng.integers(len(data), size=4):
+            data[index] = rng.integers(256)
         _arrays_or_error(bytes(data[: rng.integers(len(data) // 2, len(data) + 1)]))
 
 
@@ -196,12 +196,12 @@ def test_field_numbers_are_those_of_xla():
 
 def test_xla_reads_what_is_written():
     hlo = pytest.importorskip("tensorflow.compiler.xla.service.hlo_pb2")
-    module = hlo.HloModuleProto.FromString(write_module(small_cnn()))
+    module = hlo.HloModuleProto.FromString(serialize_module(small_cnn()))
     convolution = module.computations[0].instructions[3]
     assert (convolution.opcode, list(convolution.operand_ids)) == ("convolution", [1, 2])
     assert list(convolution.convolution_dimension_numbers.output_spatial_dimensions) == [1, 2]
     assert convolution.window.dimensions[1].padding_high == 1
     assert list(convolution.shape.layout.minor_to_major) == [3, 2, 1, 0]
     assert np.array_equal(
-        featurize_module(read_module(module.SerializeToString())).node_feat, featurize_module(small_cnn()).node_feat
+        featurize_module(parse_module(module.SerializeToString())).node_feat, featurize_module(small_cnn()).node_feat
     )

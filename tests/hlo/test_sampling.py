@@ -10,7 +10,7 @@ from tpugraphs_polynormer.hlo.describe import describe_candidate, describe_shape
 from tpugraphs_polynormer.hlo.errors import HloError
 from tpugraphs_polynormer.hlo.module import Computation, ConvolutionDimensions, Instruction, Module, Shape
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_NAMES
-from tpugraphs_polynormer.hlo.protobuf import read_module
+from tpugraphs_polynormer.hlo.protobuf import parse_module
 from tpugraphs_polynormer.hlo.sampling import (
     MODES,
     check_candidates,
@@ -49,7 +49,7 @@ def members(groups: np.ndarray) -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def unet(real_data):
-    module = read_module((real_data / "tpugraphs" / "protobuf" / "module_tuning_data_layout.pb").read_bytes())
+    module = parse_module((real_data / "tpugraphs" / "protobuf" / "module_tuning_data_layout.pb").read_bytes())
     with np.load(real_data / "tpugraphs" / "layout" / "unet_3d.4x4.bf16.npz", allow_pickle=False) as archive:
         return module, archive["node_config_ids"], archive["node_config_feat"].astype(np.int8)
 

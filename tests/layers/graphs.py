@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tpugraphs_polynormer.layers.edge_index import Edges, build_undirected_edges, pad_edges
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_undirected_edges, pad_edges
 
 
 def random_pairs(num_nodes: int, num_pairs: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -13,7 +13,7 @@ def random_pairs(num_nodes: int, num_pairs: int, seed: int = 0) -> tuple[np.ndar
     return pairs[0], pairs[1]
 
 
-def random_edges(num_nodes: int, num_pairs: int, seed: int = 0) -> Edges:
+def random_edges(num_nodes: int, num_pairs: int, seed: int = 0) -> EdgeIndex:
     """Undirected, with self-loops."""
     return build_undirected_edges(*random_pairs(num_nodes, num_pairs, seed), num_nodes)
 
@@ -22,7 +22,7 @@ def random_states(*shape: int, seed: int = 1) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def merge(*graphs: Edges) -> Edges:
+def merge(*graphs: EdgeIndex) -> EdgeIndex:
     """Several graphs as one batch: node ids shifted, no edges between graphs."""
     shifts = np.cumsum([0] + [graph.num_nodes for graph in graphs])
     source = np.concatenate([graph.source + shift for graph, shift in zip(graphs, shifts, strict=False)])
@@ -30,7 +30,7 @@ def merge(*graphs: Edges) -> Edges:
     return build_undirected_edges(source, target, int(shifts[-1]))
 
 
-def padded(states: np.ndarray, edges: Edges, num_padding_nodes: int = 4, num_padding_edges: int = 7):
+def padded(states: np.ndarray, edges: EdgeIndex, num_padding_nodes: int = 4, num_padding_edges: int = 7):
     """States (padding filled with large numbers), edges and node mask with padding at the end."""
     num_nodes = len(states) + num_padding_nodes
     junk = np.full([num_padding_nodes, *states.shape[1:]], 37.0, np.float32)

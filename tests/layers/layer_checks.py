@@ -20,7 +20,7 @@ def check_layer(create: Callable[[], Layer], states: np.ndarray, *args, toleranc
       tolerance: largest difference, relative to the largest entry, between two ways to run the same layer in float32.
     """
     layer = create()
-    args = tuple(as_tensors(arg) if hasattr(arg, "target_splits") else arg for arg in args)
+    args = tuple(as_tensors(arg) if hasattr(arg, "target_offsets") else arg for arg in args)
     states = tf.constant(states)
     expected, gradients = run(layer, states, *args, **kwargs)
     assert np.isfinite(expected.numpy()).all()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.layers.graphs import random_edges, random_pairs
 from tpugraphs_polynormer.layers.edge_index import (
-    Edges,
+    EdgeIndex,
     as_tensors,
     build_edges,
     build_undirected_edges,
@@ -22,7 +22,7 @@ from tpugraphs_polynormer.layers.edge_index import (
 )
 
 
-def real_pairs(edges: Edges) -> list[tuple[int, int]]:
+def real_pairs(edges: EdgeIndex) -> list[tuple[int, int]]:
     mask = np.ones(len(edges.source), bool) if edges.mask is None else np.asarray(edges.mask)
     return sorted(zip(np.asarray(edges.source)[mask].tolist(), np.asarray(edges.target)[mask].tolist(), strict=True))
 
@@ -31,20 +31,20 @@ def test_undirected_by_hand() -> None:
     edges = build_undirected_edges(np.array([0, 1, 2, 2, 0]), np.array([1, 0, 2, 0, 1]), 4)
     assert edges.source.tolist() == [0, 1, 2, 0, 1, 0, 2, 3]
     assert edges.target.tolist() == [0, 0, 0, 1, 1, 2, 2, 3]
-    assert edges.target_splits.tolist() == [0, 3, 5, 7, 8]
+    assert edges.target_offsets.tolist() == [0, 3, 5, 7, 8]
     assert edges.source[edges.source_order].tolist() == [0, 0, 0, 1, 1, 2, 2, 3]
     assert edges.mask is None
     assert edges.num_nodes == 4
 
 
-def check_orders(edges: Edges) -> None:
+def check_orders(edges: EdgeIndex) -> None:
     """Sorted by target, `source_order` sorts by source, splits are where runs begin."""
     source, target, by_source = (np.asarray(each) for each in (edges.source, edges.target, edges.source_order))
     assert (np.diff(target) >= 0).all() and (np.diff(source[by_source]) >= 0).all()
     assert sorted(by_source.tolist()) == list(range(len(source)))
     bounds = np.arange(edges.num_nodes + 1)
-    np.testing.assert_array_equal(edges.target_splits, np.searchsorted(target, bounds))
-    np.testing.assert_array_equal(edges.source_splits, np.searchsorted(source[by_source], bounds))
+    np.testing.assert_array_equal(edges.target_offsets, np.searchsorted(target, bounds))
+    np.testing.assert_array_equal(edges.source_offsets, np.searchsorted(source[by_source], bounds))
 
 
 @settings(max_examples=20, deadline=None)

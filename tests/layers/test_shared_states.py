@@ -1,4 +1,4 @@
-"""The frontier: early fusion must give the scores and gradients of the naive computation, whatever the trunk."""
+"""The frontier: early fusion must give the scores and gradients of the naive computation, whatever the encoder."""
 
 import itertools
 
@@ -11,22 +11,22 @@ from tpugraphs_polynormer.config.schema import ModelConfig
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
 from tpugraphs_polynormer.layers.edge_index import build_edges, build_undirected_edges_tf, select_edges
 from tpugraphs_polynormer.layers.ops.aggregation import aggregate
-from tpugraphs_polynormer.layers.shared_states import Frontier, count_hops, find_reach
+from tpugraphs_polynormer.layers.shared_states import SharedStates, count_hops, find_reach
 from tpugraphs_polynormer.models.ranking.batch import Batch
 from tpugraphs_polynormer.models.ranking.model import RankingModel
 
 K = 3
-TRUNKS = {
-    "gcn": {"trunk": "gcn"},
-    "graphsage": {"trunk": "graphsage"},
-    "gat": {"trunk": "gat"},
-    "mlp": {"trunk": "mlp"},
-    "local": {"trunk": "polynormer-local"},
-    "local_gcn": {"trunk": "polynormer-local", "local_kind": "gcn", "relu": False},
-    "normed": {"trunk": "polynormer-local", "pre_layer_norm": True, "post_batch_norm": True},
-    "global": {"trunk": "polynormer", "num_global_layers": 1},
-    "two_global": {"trunk": "polynormer", "num_global_layers": 2, "shared_query_key": False},
-    "joint": {"trunk": "polynormer", "scheme": "local_and_global"},
+ENCODERS = {
+    "gcn": {"encoder": "gcn"},
+    "graphsage": {"encoder": "graphsage"},
+    "gat": {"encoder": "gat"},
+    "mlp": {"encoder": "mlp"},
+    "local": {"encoder": "polynormer-local"},
+    "local_gcn": {"encoder": "polynormer-local", "conv": "gcn", "relu": False},
+    "normed": {"encoder": "polynormer-local", "pre_norm": True, "post_norm": True},
+    "global": {"encoder": "polynormer", "num_global_layers": 1},
+    "two_global": {"encoder": "polynormer", "num_global_layers": 2, "share_query_key": False},
+    "joint": {"encoder": "polynormer", "attention": "local_and_global"},
 }
 
 
@@ -40,17 +40,17 @@ def path_pairs(sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def make_batch(sizes: list[int], slots: list[list[int]], num_padding: int = 0, seed: int = 0) -> Batch:
-    """Path-like graphs of the given sizes, `slots` their configurable nodes; padding is one more graph."""
+    """Path-like graphs of the given sizes, `slots` their config nodes; padding is one more graph."""
     random = np.random.default_rng(seed)
     total = sum(sizes) + num_padding
     graph_sizes = [*sizes, num_padding] if num_padding else sizes
     op_graphs = np.repeat(np.arange(len(graph_sizes)), graph_sizes).astype(np.int32)
     is_real = np.arange(len(graph_sizes)) < len(sizes)
     starts = np.cumsum([0, *sizes[:-1]])
-    slot_ops = np.concatenate([start + np.array(ops, int) for start, ops in zip(starts, slots, strict=True)])
-    slot_graphs = np.repeat(np.arange(len(sizes)), [len(ops) for ops in slots])
+    nconfig_ops = np.concatenate([start + np.array(ops, int) for start, ops in zip(starts, slots, strict=True)])
+    nconfig_graphs = np.repeat(np.arange(len(sizes)), [len(ops) for ops in slots])
     if num_padding:
-        slot_ops, slot_graphs = np.append(slot_ops, total - 1), np.append(slot_graphs, len(sizes))
+        nconfig_ops, nconfig_graphs = np.append(nconfig_ops, total - 1), np.append(nconfig_graphs, len(sizes))
     mask = is_real[op_graphs]
     source, target = path_pairs(sizes)
     padding = np.full(num_padding, total - 1)
@@ -65,12 +65,12 @@ def make_batch(sizes: list[int], slots: list[list[int]], num_padding: int = 0, s
         consumers=tf.constant(target, tf.int32),
         op_graphs=tf.constant(op_graphs),
         op_mask=tf.constant(mask),
-        settings=tf.constant(random.integers(-1, 6, [7, 18]), tf.float32),
-        codes=tf.constant(random.integers(0, 7, [len(slot_ops), K]), tf.int32),
-        slot_graphs=tf.constant(slot_graphs, tf.int32),
-        slot_roles=tf.zeros([len(slot_ops)], tf.int32),
-        slot_mask=tf.constant(is_real[slot_graphs]),
-        slot_ops=tf.constant(slot_ops, tf.int32),
+        config_values=tf.constant(random.integers(-1, 6, [7, 18]), tf.float32),
+        codes=tf.constant(random.integers(0, 7, [len(nconfig_ops), K]), tf.int32),
+        nconfig_graphs=tf.constant(nconfig_graphs, tf.int32),
+        nconfig_roles=tf.zeros([len(nconfig_ops)], tf.int32),
+        nconfig_mask=tf.constant(is_real[nconfig_graphs]),
+        nconfig_ops=tf.constant(nconfig_ops, tf.int32),
         num_graphs=len(graph_sizes),
         candidate_mask=tf.constant(np.repeat(is_real[:, None], K, 1)),
     )
@@ -91,14 +91,14 @@ def build_model(**settings) -> RankingModel:
     )
     settings = {"num_local_layers": 3, "hidden_dim": 8, "num_heads": 2, "fusion": "early", "readout": "sum", **settings}
     model = RankingModel(kind="layout", config=ModelConfig(**settings), statistics=statistics)
-    if settings["trunk"] == "polynormer" and settings.get("scheme") != "local_and_global":
-        model.trunk.phase = "global"
+    if settings["encoder"] == "polynormer" and settings.get("attention") != "local_and_global":
+        model.encoder.phase = "global"
     return model
 
 
 def run(model: RankingModel, batch: Batch, *, frontier: bool, training: bool = False) -> tuple[np.ndarray, dict]:
     """Scores of the real graphs and the gradients of a random combination of them, by variable."""
-    model.frontier = frontier and model.config.scheme != "local_and_global"
+    model.frontier = frontier and model.config.attention != "local_and_global"
     is_real = batch.candidate_mask.numpy()
     weights = np.random.default_rng(9).normal(size=is_real.shape) * is_real
     with tf.GradientTape() as tape:
@@ -124,33 +124,38 @@ def assert_same(found: tuple[np.ndarray, dict], expected: tuple[np.ndarray, dict
 def naive_and_frontier(model: RankingModel, batch: Batch, **arguments) -> None:
     run(model, batch, frontier=False)
     # Settings start small: made large, a candidate that leaks to or is missing at one node shows.
-    model.setting_projection.kernel.assign(model.setting_projection.kernel * 50.0)
+    model.config_value_projection.kernel.assign(model.config_value_projection.kernel * 50.0)
     expected = run(model, batch, frontier=False, **arguments)
     assert np.ptp(expected[0].reshape(-1, K), axis=1).max() > 5e-4  # or the test could not fail
     assert_same(run(model, batch, frontier=True, **arguments), expected)
 
 
-CASES = [*((trunk, "padded") for trunk in TRUNKS), ("graphsage", "one"), ("local", "dense"), ("two_global", "one")]
+CASES = [
+    *((encoder, "padded") for encoder in ENCODERS),
+    ("graphsage", "one"),
+    ("local", "dense"),
+    ("two_global", "one"),
+]
 
 
-@pytest.mark.parametrize(("trunk", "batch"), CASES)
-def test_equals_naive(trunk: str, batch: str) -> None:
-    naive_and_frontier(build_model(**TRUNKS[trunk]), BATCHES[batch]())
+@pytest.mark.parametrize(("encoder", "batch"), CASES)
+def test_equals_naive(encoder: str, batch: str) -> None:
+    naive_and_frontier(build_model(**ENCODERS[encoder]), BATCHES[batch]())
 
 
 @pytest.mark.parametrize("readout", ["mean", "weighted", "configurable"])
-@pytest.mark.parametrize("trunk", ["local", "global"])
-def test_readouts_equal_naive(trunk: str, readout: str) -> None:
-    naive_and_frontier(build_model(**TRUNKS[trunk], readout=readout), BATCHES["padded"]())
+@pytest.mark.parametrize("encoder", ["local", "global"])
+def test_readouts_equal_naive(encoder: str, readout: str) -> None:
+    naive_and_frontier(build_model(**ENCODERS[encoder], readout=readout), BATCHES["padded"]())
 
 
 def test_batch_norm_counts_a_shared_row_once_per_candidate() -> None:
-    model = build_model(**TRUNKS["normed"], relu=False)
+    model = build_model(**ENCODERS["normed"], relu=False)
     naive_and_frontier(model, BATCHES["padded"](), training=True)
 
 
 def test_under_xla_the_naive_computation_runs() -> None:
-    model, batch = build_model(**TRUNKS["local"]), BATCHES["one"]()
+    model, batch = build_model(**ENCODERS["local"]), BATCHES["one"]()
     expected, _ = run(model, batch, frontier=True)
     compiled = tf.function(lambda each: model.score(each, model.encode(each)), jit_compile=True)
     np.testing.assert_allclose(compiled(batch)[0], expected, rtol=1e-4, atol=1e-5)
@@ -170,7 +175,7 @@ def test_prefix_grows_by_one_hop_per_layer() -> None:
     batch = make_batch([20], [[0]])
     starts = tf.range(20) == 0
     graph = {"graphs": batch.op_graphs, "node_mask": batch.op_mask}
-    frontier = Frontier(find_reach(batch.edges, starts, num_hops=3, **graph), num_candidates=2)
+    frontier = SharedStates(find_reach(batch.edges, starts, num_hops=3, **graph), num_candidates=2)
     # A path with edges 0 - 2, 5 - 7, 10 - 12, 15 - 17 besides.
     assert [int(size) for size in frontier.reach.sizes] == [1, 3, 4, 5]
     assert frontier.reach.order.numpy().tolist() == list(range(20))
@@ -181,7 +186,7 @@ def test_prefix_grows_by_one_hop_per_layer() -> None:
 def test_expand_copies_what_begins_to_vary() -> None:
     batch = make_batch([5], [[0]])
     graph = {"graphs": batch.op_graphs, "node_mask": batch.op_mask}
-    frontier = Frontier(find_reach(batch.edges, tf.range(5) == 0, num_hops=1, **graph), num_candidates=2)
+    frontier = SharedStates(find_reach(batch.edges, tf.range(5) == 0, num_hops=1, **graph), num_candidates=2)
     rows = tf.constant([[1.0], [2.0], [3.0], [4.0], [5.0], [6.0]])  # node 0 twice, then nodes 1, 2, 3, 4
     (hop,) = frontier.hops(1)
     assert hop.expand(rows).numpy()[:, 0].tolist() == [1, 2, 3, 3, 4, 4, 5, 6]
@@ -192,7 +197,7 @@ def test_rows_are_connected_as_their_nodes_are() -> None:
     """Every edge of every candidate once, except into nodes that are still shared; both orders are orders."""
     batch, k = make_batch([9], [[4]]), 3
     graph = {"graphs": batch.op_graphs, "node_mask": batch.op_mask}
-    frontier = Frontier(find_reach(batch.edges, tf.range(9) == 4, num_hops=2, **graph), num_candidates=k)
+    frontier = SharedStates(find_reach(batch.edges, tf.range(9) == 4, num_hops=2, **graph), num_candidates=k)
     joined = set(
         zip(frontier.reach.edges.source.numpy().tolist(), frontier.reach.edges.target.numpy().tolist(), strict=True)
     )
@@ -211,8 +216,8 @@ def test_rows_are_connected_as_their_nodes_are() -> None:
         assert sorted(found) == sorted(expected)
         assert (np.diff(edges.target) >= 0).all() and (np.diff(edges.source.numpy()[edges.source_order]) >= 0).all()
         assert sorted(edges.source_order.numpy().tolist()) == list(range(len(found)))
-        rows = [(edges.target, edges.target_splits, 9 + (k - 1) * after)]
-        rows += [(edges.source, edges.source_splits, 9 + (k - 1) * before)]
+        rows = [(edges.target, edges.target_offsets, 9 + (k - 1) * after)]
+        rows += [(edges.source, edges.source_offsets, 9 + (k - 1) * before)]
         for ids, splits, count in rows:
             np.testing.assert_array_equal(np.diff(splits), np.bincount(ids, minlength=count))
 

@@ -1,4 +1,4 @@
-"""The trunk and the node classifier: variants, invariances, phases, saving."""
+"""The encoder and the node classifier: variants, invariances, phases, saving."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The official baselines' trunks against the straightforward sums, every node for every candidate, in numpy."""
+"""The official baselines' encoders against the straightforward sums, every node for every candidate, in numpy."""
 
 import numpy as np
 import pytest
@@ -9,10 +9,10 @@ from tests.layers.layer_checks import check_layer
 from tests.ranking_data import LAYOUT, TILE, built_model, first_batch, small_config
 from tpugraphs_polynormer.layers.edge_index import build_undirected_edges
 from tpugraphs_polynormer.layers.normalization import l2_normalize
-from tpugraphs_polynormer.models.ranking.batch import Batch, read_batch
-from tpugraphs_polynormer.models.tpugraphs_baseline import OfficialLayoutTrunk, OfficialTileTrunk
+from tpugraphs_polynormer.models.ranking.batch import Batch, unpack_batch
+from tpugraphs_polynormer.models.tpugraphs_baseline import TpuGraphsLayoutBaseline, TpuGraphsTileBaseline
 
-RAW = ("model.trunk=graphsage", "model.fusion=early", "model.features=raw", "model.readout=sum")
+RAW = ("model.encoder=graphsage", "model.fusion=early", "model.features=raw", "model.readout=sum")
 
 
 def leaky(values: np.ndarray) -> np.ndarray:
@@ -27,7 +27,7 @@ def adjacency(batch: Batch) -> np.ndarray:
 
 
 def node_inputs(model, batch: Batch) -> np.ndarray:
-    return np.concatenate([batch.features.numpy(), model.node_encoder.opcodes.numpy()[batch.opcodes.numpy()]], -1)
+    return np.concatenate([batch.features.numpy(), model.node_features.opcodes.numpy()[batch.opcodes.numpy()]], -1)
 
 
 def read_out(model, states: np.ndarray, batch: Batch) -> np.ndarray:
@@ -40,20 +40,20 @@ def read_out(model, states: np.ndarray, batch: Batch) -> np.ndarray:
 
 def score_layouts(model, batch: Batch) -> np.ndarray:
     """Scores [G, k]: the candidates' entries stand beside each op's state in every layer."""
-    trunk, dim = model.trunk, model.config.hidden_dim
+    encoder, dim = model.encoder, model.config.hidden_dim
     num_ops, k = len(batch.features), batch.codes.shape[1]
     entries = np.zeros([num_ops, k, 18])
-    entries[batch.slot_ops.numpy()] = batch.settings.numpy()[batch.codes.numpy()]
+    entries[batch.nconfig_ops.numpy()] = batch.config_values.numpy()[batch.codes.numpy()]
     nodes = np.repeat(node_inputs(model, batch)[:, np.newaxis], k, 1)
-    of_entries = np.split(model.setting_projection.kernel.numpy(), 1 + trunk.num_layers, -1)
+    of_entries = np.split(model.config_value_projection.kernel.numpy(), 1 + encoder.num_layers, -1)
     weight = np.concatenate([of_entries[0], model.node_projection.kernel.numpy()])
     states = leaky(np.concatenate([entries, nodes], -1) @ weight + model.node_projection.bias.numpy())
-    states = leaky(states @ trunk.prenet.kernel.numpy() + trunk.prenet.bias.numpy())
+    states = leaky(states @ encoder.prenet.kernel.numpy() + encoder.prenet.bias.numpy())
     matrix = adjacency(batch)
     root = 1 / np.sqrt(matrix.sum(1))
     normalized = root[:, np.newaxis] * matrix * root
-    for layer in range(trunk.num_layers):
-        convolution, dense = trunk.convolutions[layer], trunk.dense[layer]
+    for layer in range(encoder.num_layers):
+        convolution, dense = encoder.convolutions[layer], encoder.dense[layer]
         mixed = np.einsum("ij,jkd->ikd", normalized, np.concatenate([entries, states], -1))
         weight = np.concatenate([of_entries[1 + layer], convolution.project.kernel.numpy()])
         assert weight.shape == (18 + dim, dim)
@@ -64,18 +64,20 @@ def score_layouts(model, batch: Batch) -> np.ndarray:
 
 def score_tiles(model, batch: Batch) -> np.ndarray:
     """Scores [G, k]: all 24 bounds of a candidate stand beside the input of every op."""
-    trunk, dim = model.trunk, model.config.hidden_dim
+    encoder, dim = model.encoder, model.config.hidden_dim
     k, graphs = batch.codes.shape[1], batch.op_graphs.numpy()
-    chosen = batch.settings.numpy()[batch.codes.numpy()]  # [slots, k, 8], three slots for each graph
-    bounds = np.stack([np.concatenate(chosen[batch.slot_graphs == g], -1) for g in range(batch.num_graphs)])
+    chosen = batch.config_values.numpy()[batch.codes.numpy()]  # [slots, k, 8], three slots for each graph
+    bounds = np.stack([np.concatenate(chosen[batch.nconfig_graphs == g], -1) for g in range(batch.num_graphs)])
     nodes = np.repeat(node_inputs(model, batch)[:, np.newaxis], k, 1)
     states = np.concatenate([bounds[graphs], nodes], -1)
     # [8, 3 slots * 2 dim] -> [24, 2 dim]
-    of_bounds = model.setting_projection.kernel.numpy().reshape(8, 3, 2 * dim).transpose(1, 0, 2).reshape(24, 2 * dim)
+    of_bounds = (
+        model.config_value_projection.kernel.numpy().reshape(8, 3, 2 * dim).transpose(1, 0, 2).reshape(24, 2 * dim)
+    )
     first = np.split(np.concatenate([of_bounds, model.node_projection.kernel.numpy()]), 2, -1)
     told, bias = np.split(model.node_projection.bias.numpy(), 2)
     layers = [(*first, bias + adjacency(batch).sum(1)[:, np.newaxis, np.newaxis] * told)]
-    for layer in trunk.convolutions:
+    for layer in encoder.convolutions:
         of_neighbors = layer.from_neighbors
         layers.append((of_neighbors.kernel.numpy(), layer.from_self.kernel.numpy(), of_neighbors.bias.numpy()))
     assert len(layers) == model.config.num_local_layers
@@ -89,7 +91,7 @@ def score_tiles(model, batch: Batch) -> np.ndarray:
 @pytest.mark.parametrize(("name", "score"), [(LAYOUT, score_layouts), (TILE, score_tiles)], ids=["layout", "tile"])
 def test_scores_are_those_of_the_straightforward_sums(name, score):
     config = small_config(name, *RAW)
-    model, batch = built_model(config), read_batch(first_batch(config))
+    model, batch = built_model(config), unpack_batch(first_batch(config))
     found = model.score(batch, model.encode(batch)).numpy()
     assert found.std() > 1e-3
     np.testing.assert_allclose(found, score(model, batch), rtol=2e-4, atol=1e-5 * np.abs(found).max())
@@ -97,10 +99,10 @@ def test_scores_are_those_of_the_straightforward_sums(name, score):
 
 def test_every_layer_sees_the_choices_again():
     config = small_config(LAYOUT, *RAW)
-    model, batch = built_model(config), read_batch(first_batch(config))
-    kernel, before = model.setting_projection.kernel, model.score(batch, model.encode(batch)).numpy()
-    for layer in range(1 + model.trunk.num_layers):
-        parts = tf.split(kernel, 1 + model.trunk.num_layers, -1)
+    model, batch = built_model(config), unpack_batch(first_batch(config))
+    kernel, before = model.config_value_projection.kernel, model.score(batch, model.encode(batch)).numpy()
+    for layer in range(1 + model.encoder.num_layers):
+        parts = tf.split(kernel, 1 + model.encoder.num_layers, -1)
         parts[layer] = tf.zeros_like(parts[layer])
         whole = kernel.numpy()
         kernel.assign(tf.concat(parts, -1))
@@ -109,10 +111,10 @@ def test_every_layer_sees_the_choices_again():
 
 
 @pytest.mark.parametrize("shape", [(9, 6), (9, 2, 6)], ids=["nodes", "candidates"])
-@pytest.mark.parametrize("trunk", [OfficialLayoutTrunk, OfficialTileTrunk])
-def test_layer_checks(trunk, shape):
+@pytest.mark.parametrize("encoder", [TpuGraphsLayoutBaseline, TpuGraphsTileBaseline])
+def test_layer_checks(encoder, shape):
     edges = build_undirected_edges(*random_pairs(9, 12), 9)
-    check_layer(lambda: trunk(hidden_dim=6, num_layers=2), random_states(*shape), edges)
+    check_layer(lambda: encoder(hidden_dim=6, num_layers=2), random_states(*shape), edges)
 
 
 def test_rows_get_unit_length_and_zeros_stay_with_a_finite_gradient():

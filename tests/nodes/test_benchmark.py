@@ -42,21 +42,21 @@ AUTHORS = {
 }
 # What differs from: small-graph form, GAT, no norms, NLL, whole graph.
 OTHERS = {
-    "questions": {"pre_layer_norm": True, "node_loss": "bce"},
-    "ogbn-arxiv": {"parametrization": "large", "local_kind": "gcn", "post_batch_norm": True},
+    "questions": {"pre_norm": True, "node_loss": "bce"},
+    "ogbn-arxiv": {"parametrization": "large", "conv": "gcn", "post_norm": True},
     "ogbn-products": {
         "parametrization": "large",
-        "pre_layer_norm": True,
-        "post_batch_norm": True,
+        "pre_norm": True,
+        "post_norm": True,
         "node_batch": 100_000,
     },
-    "pokec": {"parametrization": "large", "local_kind": "gcn", "post_batch_norm": True, "node_batch": 550_000},
+    "pokec": {"parametrization": "large", "conv": "gcn", "post_norm": True, "node_batch": 550_000},
 }
 PLAIN = {
     "parametrization": "small",
-    "local_kind": "gat",
-    "pre_layer_norm": False,
-    "post_batch_norm": False,
+    "conv": "gat",
+    "pre_norm": False,
+    "post_norm": False,
     "node_loss": "nll",
     "node_batch": 0,
 }
@@ -80,11 +80,11 @@ def test_configs_hold_the_authors_hyper_parameters(name: str) -> None:
     settings = {key: getattr(model if hasattr(model, key) else training, key) for key in PLAIN}
     assert settings == {**PLAIN, **OTHERS.get(name, {})}
     assert config.data.benchmark == name
-    assert (model.trunk, model.scheme, model.relu, model.shared_query_key) == (
+    assert (model.encoder, model.attention, model.relu, model.share_query_key) == (
         *("polynormer", "local_to_global", True, True),
     )
     # The two that train on partitions do not fit in one call either.
-    assert (training.evaluation_nodes > 0) == (training.node_batch > 0)
+    assert (training.chunk_nodes > 0) == (training.nodes_per_batch > 0)
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.yaml")), ids=lambda path: path.stem)
@@ -100,14 +100,14 @@ def test_configs_that_would_not_be_obeyed_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"training\.patience=0"):
         check_node_config(make_config("training.patience=3"))
     with pytest.raises(ConfigError, match="found mlp"):
-        check_node_config(make_config("model.trunk=mlp"))
+        check_node_config(make_config("model.encoder=mlp"))
     with pytest.raises(ConfigError, match="nothing to train"):
         check_node_config(make_config("training.epochs=0"))
 
 
 def test_a_run_over_splits(tmp_path: Path) -> None:
     dataset = make_dataset(num_classes=3, metric="accuracy")
-    config = make_config("training.local_epochs=2", "training.epochs=2", "model.trunk=gcn")
+    config = make_config("training.local_epochs=2", "training.epochs=2", "model.encoder=gcn")
     results = run_dataset(config, dataset, tmp_path)
     assert json.loads((tmp_path / "results.json").read_text()) == results
     assert [row["split"] for row in results["splits"]] == [0, 1]
@@ -135,7 +135,7 @@ def test_table_against_the_paper() -> None:
     assert results["mean"] == pytest.approx(93)
     assert results["standard_deviation"] == pytest.approx(7**0.5)  # deviations -3, 1, 2; 14 / 2
     official = {**results, "benchmark": "minesweeper", "paper": 96.96, "paper_relu": 97.46}
-    alone = {**results, "trunk": "gcn", "standard_deviation": None, "splits": rows[:1]}
+    alone = {**results, "encoder": "gcn", "standard_deviation": None, "splits": rows[:1]}
     table = format_results([official, alone]).splitlines()
     assert table[2] == "| minesweeper | roc_auc | polynormer-r | 3 | 93.00 ± 2.65 | 96.96 | 97.46 |"
     assert table[3] == "| toy | roc_auc | gcn | 1 | 93.00 | - | - |"
@@ -147,4 +147,4 @@ def test_present_benchmarks_are_listed(real_data: Path) -> None:
     by_name = {line.split()[0]: line for line in lines[1:]}
     assert set(by_name) == set(BENCHMARKS)
     assert by_name["minesweeper"].endswith("minesweeper.npz")
-    assert "absent; tpugraphs download --benchmarks pokec --out" in by_name["pokec"]
+    assert "absent; tpugraphs download --benchmarks pokec --files" in by_name["pokec"]

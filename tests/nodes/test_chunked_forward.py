@@ -12,15 +12,15 @@ from tpugraphs_polynormer.nodes.task import NodeInputs
 
 VARIANTS = {
     "small": [],
-    "pure": ["model.relu=false", "model.shared_query_key=false", "model.beta=0.4"],
-    "large": ["model.parametrization=large", "model.local_kind=gcn", "model.post_batch_norm=true", "model.beta=0.9"],
-    "norms": ["model.pre_layer_norm=true", "model.post_batch_norm=true"],
+    "pure": ["model.relu=false", "model.share_query_key=false", "model.beta=0.4"],
+    "large": ["model.parametrization=large", "model.conv=gcn", "model.post_norm=true", "model.beta=0.9"],
+    "norms": ["model.pre_norm=true", "model.post_norm=true"],
     "v2": ["model.equivariance=v2"],
-    "joint": ["model.scheme=local_and_global"],
-    "local": ["model.trunk=polynormer-local"],
-    "gcn": ["model.trunk=gcn"],
-    "graphsage": ["model.trunk=graphsage"],
-    "gat": ["model.trunk=gat"],
+    "joint": ["model.attention=local_and_global"],
+    "local": ["model.encoder=polynormer-local"],
+    "gcn": ["model.encoder=gcn"],
+    "graphsage": ["model.encoder=graphsage"],
+    "gat": ["model.encoder=gat"],
 }
 
 

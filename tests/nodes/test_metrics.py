@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.nodes.metrics import accuracy, roc_auc, score_nodes
+from tpugraphs_polynormer.nodes.metrics import accuracy, evaluate_nodes, roc_auc
 
 
 def brute_force_auc(scores: np.ndarray, labels: np.ndarray) -> float:
@@ -37,8 +37,8 @@ def test_roc_auc_of_one_class_is_refused() -> None:
 def test_scores_by_metric() -> None:
     logits, labels = np.array([[0.0, 3.0], [2.0, 1.0], [5.0, 5.5], [4.0, 3.9]]), np.array([1, 0, 0, 1])
     assert accuracy(logits, labels) == 0.5
-    assert score_nodes("accuracy", logits, labels) == 0.5
+    assert evaluate_nodes("accuracy", logits, labels) == 0.5
     # Log odds 3, -1, 0.5, -0.1: positives 3 and -0.1 against negatives -1 and 0.5.
-    assert score_nodes("roc_auc", logits, labels) == 3 / 4
+    assert evaluate_nodes("roc_auc", logits, labels) == 3 / 4
     with pytest.raises(UserError, match="roc_auc with 2"):
-        score_nodes("roc_auc", np.zeros([4, 3]), labels)
+        evaluate_nodes("roc_auc", np.zeros([4, 3]), labels)

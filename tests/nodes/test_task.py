@@ -71,7 +71,10 @@ def test_global_phase_starts_from_the_best_local_epoch(tmp_path: Path, monkeypat
 def test_each_phase_trains_what_it_uses(tmp_path: Path) -> None:
     trainer = make_trainer(make_config("training.local_epochs=2", "training.epochs=2"), tmp_path)
     model = trainer.model
-    watched = {"local": model.trunk.local_layers[0].linear.kernel, "global": model.trunk.global_layers[0].key.kernel}
+    watched = {
+        "local": model.encoder.local_layers[0].linear.kernel,
+        "global": model.encoder.global_layers[0].key.kernel,
+    }
     watched |= {"local_head": model.local_head.kernel, "global_head": model.global_head.kernel}
     before = {name: variable.numpy() for name, variable in watched.items()}
     trainer._resume()
@@ -97,9 +100,9 @@ def test_it_learns_and_the_best_epoch_can_be_restored(tmp_path: Path) -> None:
     assert trainer._score() == {name: best[name] for name in ("train", "valid", "test")}
 
 
-@pytest.mark.parametrize("trunk", ["gcn", "graphsage", "gat", "polynormer-local"])
-def test_models_of_one_phase_train_all_epochs_in_it(tmp_path: Path, trunk: str) -> None:
-    config = make_config(f"model.trunk={trunk}", "training.local_epochs=5", "training.epochs=15")
+@pytest.mark.parametrize("encoder", ["gcn", "graphsage", "gat", "polynormer-local"])
+def test_models_of_one_phase_train_all_epochs_in_it(tmp_path: Path, encoder: str) -> None:
+    config = make_config(f"model.encoder={encoder}", "training.local_epochs=5", "training.epochs=15")
     records = make_trainer(config, tmp_path).train()
     assert {record["phase"] for record in records} == {"local"}
     assert len(records) == 20
@@ -108,7 +111,7 @@ def test_models_of_one_phase_train_all_epochs_in_it(tmp_path: Path, trunk: str) 
 
 def test_batches_train_without_retracing_and_evaluate_in_chunks(tmp_path: Path) -> None:
     config = make_config(
-        "training.node_batch=25", "training.evaluation_nodes=20", "training.local_epochs=12", "training.epochs=1"
+        "training.nodes_per_batch=25", "training.chunk_nodes=20", "training.local_epochs=12", "training.epochs=1"
     )
     trainer = make_trainer(config, tmp_path)
     seen = [nodes for nodes, _ in trainer._batches(0)]
@@ -121,13 +124,13 @@ def test_batches_train_without_retracing_and_evaluate_in_chunks(tmp_path: Path) 
 def test_one_batch_of_all_nodes_is_the_whole_graph(tmp_path: Path) -> None:
     short = ["training.local_epochs=3", "training.epochs=2"]
     whole = make_trainer(make_config(*short), tmp_path / "whole").train()
-    batched = make_trainer(make_config(*short, "training.node_batch=60"), tmp_path / "batched").train()
+    batched = make_trainer(make_config(*short, "training.nodes_per_batch=60"), tmp_path / "batched").train()
     for one, other in zip(whole, batched, strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
 
 
 def test_evaluations_can_be_rarer(tmp_path: Path) -> None:
-    config = make_config("training.local_epochs=5", "training.epochs=4", "training.evaluation_epochs=3")
+    config = make_config("training.local_epochs=5", "training.epochs=4", "training.epochs_per_evaluation=3")
     assert [record["epoch"] for record in make_trainer(config, tmp_path).train()] == [2, 4, 5, 8]
 
 
@@ -144,7 +147,7 @@ class Interruption(Exception):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "stop"), [([], 5), (["training.node_batch=25", "training.evaluation_epochs=2"], 8)]
+    ("overrides", "stop"), [([], 5), (["training.nodes_per_batch=25", "training.epochs_per_evaluation=2"], 8)]
 )
 def test_a_resumed_run_has_the_numbers_of_an_unbroken_one(
     tmp_path: Path, monkeypatch, overrides: list[str], stop: int

@@ -8,8 +8,8 @@ import pytest
 
 from tests.small_datasets import LAYOUT, TILE
 from tests.trained import Trained, make_trained
-from tpugraphs_polynormer.datasets.reader import Collection
-from tpugraphs_polynormer.ranking.export import export_ranker, write_request
+from tpugraphs_polynormer.datasets.reader import RankingDataset
+from tpugraphs_polynormer.ranking.export import export_ranker, serialize_request
 from tpugraphs_polynormer.ranking.predict import load_ranker
 from tpugraphs_polynormer.training.checkpoints import RunError
 
@@ -39,11 +39,11 @@ def test_scores_without_the_package_are_the_runs(trained: Trained, tmp_path, nam
 
     run = trained.layout if name == LAYOUT else trained.tile
     export_ranker(run, trained.data, tmp_path / "model" / "1")
-    collection = Collection(trained.data / name.replace(":", "/"))
+    collection = RankingDataset(trained.data / name.replace(":", "/"))
     chosen = [(0, np.array([0, 5, 3, 3])), (2, np.array([1, 2])), (1, np.arange(5))]
     with tf.io.TFRecordWriter(str(tmp_path / "requests")) as writer:
         for number, candidates in chosen:
-            writer.write(write_request(collection, "test", number, candidates))
+            writer.write(serialize_request(collection, "test", number, candidates))
     arguments = [tmp_path / "model" / "1", tmp_path / "requests", tmp_path / "answers.npz"]
     command = [sys.executable, "-c", CLIENT, *map(str, arguments)]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

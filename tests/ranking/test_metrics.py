@@ -17,15 +17,15 @@ from tpugraphs_polynormer.ranking.metrics import (
     GraphAccumulator,
     MetricError,
     graph_metrics,
-    kaggle_layout_score,
-    kaggle_tile_score,
     kendall_tau,
+    layout_contest_score,
     pair_accuracy,
     rank_candidates,
     slowdown,
     summarize,
     summarize_seeds,
     tau_beyond_noise,
+    tile_contest_score,
 )
 
 small_lists = st.lists(st.tuples(st.integers(1, 6), st.integers(-3, 3)), min_size=1, max_size=40)
@@ -84,7 +84,7 @@ def test_tied_scores_are_wrong_in_opa_and_absent_in_tau():
 @pytest.mark.parametrize("order", list(itertools.permutations([10, 20, 40])))
 def test_equal_scores_get_what_a_random_order_gets_whatever_the_order_of_rows(order):
     metrics = graph_metrics("layout", np.array(order), np.full(3, 0.7))
-    assert (metrics.opa, metrics.tau, metrics.tau_beyond_noise, metrics.score) == (0.5, 0.0, 0.0, 0.0)
+    assert (metrics.opa, metrics.tau, metrics.tau_beyond_noise, metrics.contest_score) == (0.5, 0.0, 0.0, 0.0)
     # The first of three candidates is each of them in a third of the orders: (0 + 1 + 3) / 3 slower on average.
     assert metrics.slowdown_1 == pytest.approx(4 / 3)
     assert metrics.slowdown_5 == pytest.approx(0, abs=1e-12)
@@ -95,16 +95,16 @@ def test_equal_scores_of_tiles_get_the_mean_over_all_orders():
     metrics = graph_metrics("tile", runtimes, np.zeros(6), np.full(6, 10))
     # Five of the six hold the fastest tile (2) in 5 of 6 draws, else the best is 3: 0.5 slower.
     assert metrics.slowdown_5 == pytest.approx(0.5 / 6)
-    assert metrics.score == pytest.approx(1 - 0.5 / 6)
+    assert metrics.contest_score == pytest.approx(1 - 0.5 / 6)
     assert (metrics.opa, metrics.tau, metrics.tau_beyond_noise) == (0.5, 0.0, 0.0)
 
 
 def test_equal_scores_of_what_cannot_be_ranked():
     same = graph_metrics("layout", np.full(4, 9), np.zeros(4))
     assert math.isnan(same.opa) and math.isnan(same.tau) and math.isnan(same.tau_beyond_noise)
-    assert (same.score, same.slowdown_1) == (0.0, pytest.approx(0))
+    assert (same.contest_score, same.slowdown_1) == (0.0, pytest.approx(0))
     alone = graph_metrics("layout", np.array([9]), np.zeros(1))
-    assert (alone.score, alone.slowdown_1) == (1.0, 0.0)
+    assert (alone.contest_score, alone.slowdown_1) == (1.0, 0.0)
 
 
 def test_tau_beyond_the_noise_by_hand():
@@ -158,7 +158,7 @@ def test_layout_metrics_by_hand():
     assert metrics.opa == pytest.approx(5 / 6)
     assert metrics.tau == pytest.approx(4 / 6)
     assert metrics.tau_beyond_noise == pytest.approx(4 / 6)
-    assert metrics.score == pytest.approx(4 / 6)
+    assert metrics.contest_score == pytest.approx(4 / 6)
     assert metrics.slowdown_1 == pytest.approx(1.0)
     assert (metrics.slowdown_5, metrics.slowdown_10, metrics.slowdown_100) == (0.0, 0.0, 0.0)
 
@@ -167,12 +167,12 @@ def test_tile_metrics_by_hand():
     runtimes = np.array([60, 50, 40, 30, 20, 10, 90])
     normalizers = np.array([10, 10, 10, 10, 10, 1, 100])  # ratios 6, 5, 4, 3, 2, 10, 0.9
     metrics = graph_metrics("tile", runtimes, np.arange(7.0), normalizers)
-    assert metrics.score == pytest.approx(2 - 2 / 0.9)  # below zero is not clipped
+    assert metrics.contest_score == pytest.approx(2 - 2 / 0.9)  # below zero is not clipped
     assert metrics.slowdown_1 == pytest.approx(6 / 0.9 - 1)
     assert metrics.slowdown_5 == pytest.approx(2 / 0.9 - 1)
     assert metrics.slowdown_10 == 0.0
     assert metrics.opa == pytest.approx(5 / 21)  # right: candidate 5 against each of 0..4
-    assert kaggle_tile_score(np.array([3.0, 1.0]), np.array([0, 1])) == 1.0  # fewer than five: all
+    assert tile_contest_score(np.array([3.0, 1.0]), np.array([0, 1])) == 1.0  # fewer than five: all
 
 
 @given(st.permutations(range(12)), st.integers(0, 2**32))
@@ -180,14 +180,14 @@ def test_layout_score_is_tau_of_permutations(ranking, seed):
     runtimes = np.random.default_rng(seed).permutation(12) + 1
     positions = np.argsort(np.array(ranking))
     expected = scipy.stats.kendalltau(positions, runtimes)[0]
-    assert kaggle_layout_score(runtimes, np.array(ranking)) == pytest.approx(expected, abs=1e-12)
+    assert layout_contest_score(runtimes, np.array(ranking)) == pytest.approx(expected, abs=1e-12)
 
 
 def test_layout_score_orders_ties_by_index():
     runtimes = np.array([5, 5, 9])
-    assert kaggle_layout_score(runtimes, np.array([0, 1, 2])) == 1.0
-    assert kaggle_layout_score(runtimes, np.array([1, 0, 2])) == pytest.approx(1 / 3)
-    assert kaggle_layout_score(np.array([4]), np.array([0])) == 1.0
+    assert layout_contest_score(runtimes, np.array([0, 1, 2])) == 1.0
+    assert layout_contest_score(runtimes, np.array([1, 0, 2])) == pytest.approx(1 / 3)
+    assert layout_contest_score(np.array([4]), np.array([0])) == 1.0
 
 
 def test_slowdown_of_the_first_k():
@@ -288,8 +288,8 @@ def test_real_kernels(real_data):
         with np.load(path, allow_pickle=False) as archive:
             runtimes, normalizers = archive["config_runtime"], archive["config_runtime_normalizers"]
         perfect = graph_metrics("tile", runtimes, runtimes / normalizers, normalizers, graph=path.stem)
-        assert (perfect.slowdown_1, perfect.score) == (0.0, 1.0)
+        assert (perfect.slowdown_1, perfect.contest_score) == (0.0, 1.0)
         assert perfect.opa == 1.0 or len(np.unique(runtimes / normalizers)) == 1
         scores = np.random.default_rng(0).normal(size=len(runtimes))
         expected = 2 - (runtimes / normalizers)[np.argsort(scores)[:5]].min() / (runtimes / normalizers).min()
-        assert graph_metrics("tile", runtimes, scores, normalizers).score == pytest.approx(expected)
+        assert graph_metrics("tile", runtimes, scores, normalizers).contest_score == pytest.approx(expected)

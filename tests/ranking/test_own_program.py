@@ -10,12 +10,12 @@ import tensorflow as tf
 
 from tests.ranking_data import TILE, ranking_datasets, scratch_folder, small_config
 from tests.small_datasets import LAYOUT, preprocess_here
-from tpugraphs_polynormer.datasets.statistics import measure, summarize
+from tpugraphs_polynormer.datasets.statistics import measure_moments, summarize_moments
 from tpugraphs_polynormer.hlo import from_tf
 from tpugraphs_polynormer.hlo.errors import HloError
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.module import Computation, Instruction, Module, Shape
-from tpugraphs_polynormer.hlo.writer import write_module
+from tpugraphs_polynormer.hlo.writer import serialize_module
 from tpugraphs_polynormer.ranking.own_program import measure_novelty, rank_program
 from tpugraphs_polynormer.ranking.train import train
 from tpugraphs_polynormer.simulator.write import simulate
@@ -49,7 +49,7 @@ def test_candidates_are_ordered_by_score_and_the_default_is_placed(run_dir):
     again = rank_program(run_dir, matrix_product(), num_candidates=40, seed=1)
     assert np.array_equal(ranking.scores, again.scores)
     first = ranking.describe(2).splitlines()
-    assert f"place {ranking.default_rank} of 40" in first[0]
+    assert f"rank {ranking.default_rank} of 40" in first[0]
     assert first[1].startswith(f"1. candidate {ranking.order[0]}:")
 
 
@@ -62,7 +62,7 @@ def test_equal_candidates_get_equal_scores(run_dir):
 
 def test_novelty_counts_unseen_opcodes_and_values_outside_the_range():
     arrays = featurize_module(matrix_product())
-    statistics = summarize(measure(arrays.node_feat, arrays.node_opcode))
+    statistics = summarize_moments(measure_moments(arrays.node_feat, arrays.node_opcode))
     known = measure_novelty(arrays.node_feat, arrays.node_opcode, statistics)
     assert (known.unseen_opcodes, known.unseen_share, known.outside_share) == ((), 0.0, 0.0)
     features, opcodes = arrays.node_feat.copy(), arrays.node_opcode.copy()
@@ -88,7 +88,7 @@ def test_programs_without_choices_and_tile_runs_are_refused(run_dir, tmp_path):
 
 def test_the_command_prints_the_best_and_writes_all(run_dir, tmp_path):
     program = tmp_path / "program.hlo.pb"
-    program.write_bytes(write_module(matrix_product()))
+    program.write_bytes(serialize_module(matrix_product()))
     command = [sys.executable, "-m", "tpugraphs_polynormer.cli.main", "rank", str(program), "--run-dir", str(run_dir)]
     options = ["--candidates", "30", "--top", "3", "--output", str(tmp_path / "ranking.npz")]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=True)

@@ -33,7 +33,7 @@ def trained() -> Trained:
 
 def test_restored_ranker_has_the_logged_validation_metrics(trained: Trained) -> None:
     task = load_ranker(trained.layout, trained.data)
-    assert task.model.trunk.phase == "global"
+    assert task.model.encoder.phase == "global"
     valid = task.collection.split("valid")
     graphs = evaluate_split(
         task.make_scorer(), valid, collection=LAYOUT, candidates=choose_candidates(valid, most=1000)
@@ -151,11 +151,11 @@ def test_evaluation_writes_csv_and_summary(trained: Trained, tmp_path) -> None:
         assert len(lines) == 1 + len(result.graphs) == 3
         assert lines[1].startswith(f"{collection},{result.graphs[0].graph},")
         summary = json.loads((tmp_path / name / "evaluation-valid.json").read_text())
-        mean = np.mean([graph.score for graph in result.graphs])
-        assert summary["collections"][collection]["score"] == pytest.approx(mean)
+        mean = np.mean([graph.contest_score for graph in result.graphs])
+        assert summary["collections"][collection]["contest_score"] == pytest.approx(mean)
         assert summary["protocol"] == "all candidates"
     table = format_evaluations(results).splitlines()
-    overall = np.mean([np.mean([graph.score for graph in result.graphs]) for result in results])
+    overall = np.mean([np.mean([graph.contest_score for graph in result.graphs]) for result in results])
     assert table[-1].split()[0] == "mean"
     assert float(table[-1].split()[-1]) == pytest.approx(overall, abs=1e-4)
 

@@ -5,8 +5,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from tpugraphs_polynormer.ranking.metrics import kaggle_layout_score, kaggle_tile_score, slowdown
-from tpugraphs_polynormer.ranking.random_baseline import expected_score, expected_slowdown
+from tpugraphs_polynormer.ranking.metrics import layout_contest_score, slowdown, tile_contest_score
+from tpugraphs_polynormer.ranking.random_baseline import expected_contest_score, expected_slowdown
 
 
 @pytest.mark.parametrize("k", [1, 2, 5, 6, 10])
@@ -19,11 +19,11 @@ def test_expected_slowdown_is_the_mean_over_all_orders(k: int) -> None:
 def test_expected_scores_are_the_means_over_all_orders() -> None:
     costs = np.array([5.0, 2.0, 9.0, 2.5, 4.0, 7.0])
     orders = [np.array(order) for order in permutations(range(6))]
-    tile = np.mean([kaggle_tile_score(costs, order) for order in orders])
-    layout = np.mean([kaggle_layout_score(costs, order) for order in orders])
-    assert expected_score("tile", costs) == pytest.approx(tile, abs=1e-12)
-    assert expected_score("layout", costs) == pytest.approx(layout, abs=1e-12) == 0.0
-    assert expected_score("layout", costs[:1]) == kaggle_layout_score(costs[:1], np.array([0])) == 1.0
+    tile = np.mean([tile_contest_score(costs, order) for order in orders])
+    layout = np.mean([layout_contest_score(costs, order) for order in orders])
+    assert expected_contest_score("tile", costs) == pytest.approx(tile, abs=1e-12)
+    assert expected_contest_score("layout", costs) == pytest.approx(layout, abs=1e-12) == 0.0
+    assert expected_contest_score("layout", costs[:1]) == layout_contest_score(costs[:1], np.array([0])) == 1.0
 
 
 def test_many_candidates_do_not_overflow() -> None:

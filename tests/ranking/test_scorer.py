@@ -16,7 +16,7 @@ def scorer_of(name: str, fusion: str, *overrides: str, group: int = 4, seed: int
     return Scorer(built_model(config), collection(name), candidates_per_group=group, seed=seed)
 
 
-@pytest.mark.parametrize("fusion", ["early", "intermediate"])
+@pytest.mark.parametrize("fusion", ["early", "late"])
 @pytest.mark.parametrize("name", COLLECTIONS)
 def test_blocks_and_subsets_give_the_scores_of_the_whole(name, fusion, monkeypatch):
     scorer, split = scorer_of(name, fusion), collection(name).split("valid")
@@ -34,8 +34,7 @@ def test_blocks_and_subsets_give_the_scores_of_the_whole(name, fusion, monkeypat
 def test_groupings_are_drawn_by_seed():
     split = collection(LAYOUT).split("valid")
     first, again, other = (
-        scorer_of(LAYOUT, "intermediate", CROSS, "model.trunk=mlp", seed=seed).score_graph(split, 0)
-        for seed in (0, 0, 1)
+        scorer_of(LAYOUT, "late", CROSS, "model.encoder=mlp", seed=seed).score_graph(split, 0) for seed in (0, 0, 1)
     )
     np.testing.assert_array_equal(first, again)
     assert np.abs(first - other).max() > 1e-6
@@ -44,7 +43,7 @@ def test_groupings_are_drawn_by_seed():
 def test_one_group_of_all_is_the_model_itself():
     split = collection(LAYOUT).split("valid")
     total = split.graphs[0].num_candidates
-    scorer = scorer_of(LAYOUT, "intermediate", CROSS, "model.trunk=mlp", group=total)
+    scorer = scorer_of(LAYOUT, "late", CROSS, "model.encoder=mlp", group=total)
     whole = next(iter(iterate_blocks(collection(LAYOUT), split, 0, total)))
     expected = scorer._model(whole.graph).numpy()[0]
     np.testing.assert_allclose(scorer.score_graph(split, 0), expected, rtol=1e-4, atol=1e-5)

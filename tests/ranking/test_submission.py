@@ -175,7 +175,7 @@ def test_a_file_of_another_data_set_is_one_violation(csv):
     (violation,) = _check(csv, [LINES[0], *others])
     assert (violation.kind, violation.id, violation.line) == ("no_match", None, 2)
     assert violation.found.startswith(
-        "the file of another data set, or --data names the wrong folder: none of 400 rows"
+        "the file of another data set, or --archives names the wrong folder: none of 400 rows"
     )
     assert "'tile:xla:default:conv.1'" in violation.found and "such as tile:xla:conv.1" in violation.expected
     kinds = [violation.kind for violation in _check(csv, "\r\n".join(["", *others]).encode())]

@@ -26,9 +26,9 @@ from tpugraphs_polynormer.training.checkpoints import Checkpoints, RunDirectory,
 
 ROOT = Path(__file__).resolve().parents[2]
 # The cheapest model to trace: these tests are about the loop.
-CHEAP = ("model.trunk=mlp", "model.num_local_layers=1", "model.num_slot_layers=0", "model.hidden_dim=4")
+CHEAP = ("model.encoder=mlp", "model.num_local_layers=1", "model.num_nconfig_layers=0", "model.hidden_dim=4")
 DROPOUT = ("model.dropout_rate=0.3", "model.input_dropout_rate=0.2")
-WARM_UP = ("model.trunk=polynormer", "training.local_epochs=2", "training.epochs=2", *DROPOUT)
+WARM_UP = ("model.encoder=polynormer", "training.local_epochs=2", "training.epochs=2", *DROPOUT)
 
 
 def train_here(run_dir, *overrides: str, name: str = LAYOUT) -> dict:
@@ -39,7 +39,7 @@ def train_here(run_dir, *overrides: str, name: str = LAYOUT) -> dict:
 def command(run_dir, *overrides: str, options: tuple[str, ...] = ()) -> list[str]:
     settings = (*SMALL, f"data.collection={LAYOUT}", *CHEAP, *overrides)
     sets = [part for setting in settings for part in ("--set", setting)]
-    places = ["--data", str(ranking_datasets()), "--run-dir", str(run_dir)]
+    places = ["--datasets", str(ranking_datasets()), "--run-dir", str(run_dir)]
     return ["train", *places, *options, *sets]
 
 
@@ -173,9 +173,9 @@ def test_the_warm_up_trains_the_local_layers_and_hands_on_its_best():
     result = json.loads((warmed_up() / "result.json").read_text())
     assert len(records) == result["epochs"] == 4 and result["best_epoch"] >= 2
     local, final = weights(warmed_up(), "best_local"), weights(warmed_up(), "best")
-    phase = "model/trunk/phase/.ATTRIBUTES/VARIABLE_VALUE"
+    phase = "model/encoder/phase/.ATTRIBUTES/VARIABLE_VALUE"
     assert (int(local[phase]), int(final[phase])) == (0, 1)
-    moved = {key for key in local if "trunk/global_layers" in key and not np.array_equal(local[key], final[key])}
+    moved = {key for key in local if "encoder/global_layers" in key and not np.array_equal(local[key], final[key])}
     assert moved, "the global layers are trained in the global phase"
     optimizer = weights(warmed_up(), "latest")
     assert int(optimizer["optimizer/_iterations/.ATTRIBUTES/VARIABLE_VALUE"]) == 8

@@ -13,7 +13,7 @@ from tpugraphs_polynormer.simulator.hardware import TPU_V3, padded_elements
 from tpugraphs_polynormer.simulator.layouts import FIXED, ProgramLayouts
 from tpugraphs_polynormer.simulator.programs import FAMILIES, draw_program
 from tpugraphs_polynormer.simulator.scales import SCALES
-from tpugraphs_polynormer.simulator.tile_costs import TileCosts, physical_units, tile_features
+from tpugraphs_polynormer.simulator.tile_costs import TileCosts, bounds_features, physical_units
 
 PEAK, BANDWIDTH = TPU_V3.peak_flops, TPU_V3.hbm_bandwidth
 LAST_MINOR, FIRST_MINOR = (1, 0), (0, 1)
@@ -36,7 +36,7 @@ def dot_program(follow=()):
 
 
 def price(arrays, rows):
-    """Seconds of a program with one configurable node, node 2, for each of its settings."""
+    """Seconds of a program with one config node, node 2, for each of its settings."""
     candidates = np.array(rows, dtype=np.int8)[:, None]
     return layout_seconds(arrays.node_feat, arrays.node_opcode, arrays.edge_index, np.array([2]), candidates)
 
@@ -108,14 +108,14 @@ def test_candidates_are_priced_one_by_one_as_together(family):
     module = draw_program(family, SCALES["tiny"].size, np.random.default_rng(3))
     arrays, choices = featurize_module(module), enumerate_choices(module)
     indices = draw_indices(choices, 40, seed=1, mode="random", tied=False)
-    settings = [choices.table[a : a + k] for a, k in zip(choices.starts, choices.counts, strict=True)]
+    layout_choices = [choices.table[a : a + k] for a, k in zip(choices.starts, choices.counts, strict=True)]
     graph = (arrays.node_feat, arrays.node_opcode, arrays.edge_index, choices.node_ids)
-    seconds = LayoutCosts(*graph, settings).seconds(indices)
+    seconds = LayoutCosts(*graph, layout_choices).seconds(indices)
     order = np.random.default_rng(0).permutation(40)
     np.testing.assert_allclose(
         layout_seconds(*graph, gather_layouts(choices, indices[order])), seconds[order], rtol=1e-9
     )
-    alone = [LayoutCosts(*graph, settings).seconds(row[None])[0] for row in indices[:5]]
+    alone = [LayoutCosts(*graph, layout_choices).seconds(row[None])[0] for row in indices[:5]]
     np.testing.assert_allclose(alone, seconds[:5], rtol=1e-12)
     assert (seconds > 0).all()
 
@@ -155,7 +155,7 @@ def negation(dims):
 def test_tile_costs_what_paper_and_pencil_say():
     """[64, 256] is 8 x 2 native tiles; bounds (4, 2) take two steps of whole rows."""
     costs = negation((64, 256))
-    features = tile_features(np.zeros((1, 0), int), np.array([[4, 2]]))
+    features = bounds_features(np.zeros((1, 0), int), np.array([[4, 2]]))
     assert features[0, 8:16].tolist() == [4, 2, 0, 0, 0, 0, 6, 8]
     assert not features[0, :8].any() and not features[0, 16:].any()
     run = 8 * 1024 * 4  # bytes of a tile, which is contiguous
@@ -168,8 +168,8 @@ def test_tile_costs_what_paper_and_pencil_say():
 def test_tiles_beyond_the_memory_pay_for_the_spill():
     """16384 x 1024 floats are 64 MiB in and out: halves do not fit twice into 16 MiB, a 32nd does."""
     costs = negation((16384, 1024))
-    whole, fitting = costs.seconds(tile_features(np.zeros((2, 0), int), np.array([[2048, 8], [64, 8]])))
-    held = costs.tile_bytes(tile_features(np.zeros((1, 0), int), np.array([[2048, 8]])))[0]
+    whole, fitting = costs.seconds(bounds_features(np.zeros((2, 0), int), np.array([[2048, 8], [64, 8]])))
+    held = costs.tile_bytes(bounds_features(np.zeros((1, 0), int), np.array([[2048, 8]])))[0]
     assert held == 2 * 2 * 16384 * 1024 * 4
     assert whole - fitting > 2 * (held - TPU_V3.vmem_bytes) / BANDWIDTH - 32 * TPU_V3.step_seconds
 

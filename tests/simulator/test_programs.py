@@ -80,8 +80,8 @@ def check_convolution(instruction, value, kernel):
     assert value[numbers.input_batch] == dims[numbers.output_batch]
     assert value[numbers.input_feature] == kernel[numbers.kernel_input_feature]
     assert kernel[numbers.kernel_output_feature] == dims[numbers.output_feature]
-    for place, window in enumerate(instruction.window):
-        assert kernel[numbers.kernel_spatial[place]] == window.size
+    for index, window in enumerate(instruction.window):
+        assert kernel[numbers.kernel_spatial[index]] == window.size
 
 
 def test_a_training_step_holds_weight_gradient_convolutions():

@@ -16,7 +16,7 @@ from tpugraphs_polynormer.archives.tuning import layout_archive, layout_tuning_a
 from tpugraphs_polynormer.hlo.errors import HloError
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.module import Module
-from tpugraphs_polynormer.hlo.protobuf import detect_kind, read_layout_tuning, read_module, read_tile_tuning
+from tpugraphs_polynormer.hlo.protobuf import detect_kind, parse_layout_tuning, parse_module, parse_tile_tuning
 from tpugraphs_polynormer.hlo.sampling import draw_candidates, enumerate_choices
 
 _MAX_BYTES = (1 << 31) - 1  # what a protobuf message can be at most
@@ -54,10 +54,10 @@ def featurize_bytes(data: bytes, *, num_candidates: int = 1, seed: int = 0, mode
     """
     kind = detect_kind(data)
     if kind == "layout":
-        return [layout_tuning_arrays(read_layout_tuning(data))]
+        return [layout_tuning_arrays(parse_layout_tuning(data))]
     if kind == "module":
-        return [module_arrays(read_module(data), num_candidates=num_candidates, seed=seed, mode=mode)]
-    archives = [tile_tuning_arrays(kernel) for kernel in read_tile_tuning(data)]
+        return [module_arrays(parse_module(data), num_candidates=num_candidates, seed=seed, mode=mode)]
+    archives = [tile_tuning_arrays(kernel) for kernel in parse_tile_tuning(data)]
     kept = [archive for archive in archives if archive is not None]
     if not kept:
         raise HloError(
@@ -71,7 +71,7 @@ def read_program(path: Path | str) -> Module:
     """The HLO module in a file; errors name the file."""
     path = Path(path)
     with _errors_name(path):
-        return read_module(_read_bytes(path))
+        return parse_module(_read_bytes(path))
 
 
 def module_arrays(module: Module, *, num_candidates: int = 1, seed: int = 0, mode: str = "default") -> Arrays:

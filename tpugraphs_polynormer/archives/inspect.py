@@ -21,7 +21,7 @@ class Inspection:
 
     archive: TileArchive | LayoutArchive
     opcodes: tuple[tuple[str, int], ...]  # (name, nodes), most frequent first
-    configurable: tuple[tuple[str, int], ...]  # the same over the configurable nodes of a layout archive
+    configurable: tuple[tuple[str, int], ...]  # the same over the config nodes of a layout archive
     groups: np.ndarray  # [c] int64, equal for candidates that are equal
     costs: np.ndarray
 
@@ -42,7 +42,7 @@ class Inspection:
             ("opcodes", _histogram(self.opcodes)),
         ]
         if isinstance(archive, LayoutArchive):
-            rows.append(("configurable nodes", f"{len(archive.node_config_ids):,}: {_histogram(self.configurable)}"))
+            rows.append(("config nodes", f"{len(archive.node_config_ids):,}: {_histogram(self.configurable)}"))
             rows.append(("computation starts", " ".join(map(str, archive.node_splits)) or "none"))
         rows.append(
             ("candidates", f"{archive.num_candidates:,}, of them {self.num_duplicates:,} repeat an earlier one")

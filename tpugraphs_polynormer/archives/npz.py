@@ -112,7 +112,7 @@ class TileArchive(ProgramGraph):
 
 @dataclass(frozen=True)
 class LayoutArchive(ProgramGraph):
-    """A program and the layouts of its configurable nodes."""
+    """A program and the layouts of its config nodes."""
 
     node_config_ids: np.ndarray  # [nc] int64
     node_splits: np.ndarray  # [s] int64, empty where the file has none
@@ -356,7 +356,7 @@ def _read_layout(members: _Members, graph: dict[str, np.ndarray], with_candidate
     num_nodes = len(graph["node_feat"])
     config_ids = members.read_integers("node_config_ids", (None,), 0, num_nodes - 1, "node positions")
     if len(np.unique(config_ids)) != len(config_ids):
-        raise members.fail("node_config_ids", "a node twice", "each configurable node once")
+        raise members.fail("node_config_ids", "a node twice", "each config node once")
     header = members.header("node_config_feat")
     members.check_type("node_config_feat", header.dtype, "fiu")
     expected = (len(graph["config_runtime"]), len(config_ids), NUM_LAYOUT_FEATURES)

@@ -7,7 +7,13 @@ import numpy as np
 from tpugraphs_polynormer.archives.npz import order_members
 from tpugraphs_polynormer.hlo.errors import HloError
 from tpugraphs_polynormer.hlo.features import ModuleArrays, featurize_module, pad_sum_product
-from tpugraphs_polynormer.hlo.protobuf import LayoutTuning, TileSizes, TileTuning, read_layout_tuning, read_tile_tuning
+from tpugraphs_polynormer.hlo.protobuf import (
+    LayoutTuning,
+    TileSizes,
+    TileTuning,
+    parse_layout_tuning,
+    parse_tile_tuning,
+)
 
 
 def layout_arrays(data: bytes) -> dict[str, np.ndarray]:
@@ -19,7 +25,7 @@ def layout_arrays(data: bytes) -> dict[str, np.ndarray]:
     Raises:
       HloError: the bytes are no layout file, or none of its runs is the compiler's default.
     """
-    return layout_tuning_arrays(read_layout_tuning(data))
+    return layout_tuning_arrays(parse_layout_tuning(data))
 
 
 def layout_tuning_arrays(tuning: LayoutTuning) -> dict[str, np.ndarray]:
@@ -65,7 +71,7 @@ def tile_arrays(data: bytes) -> list[dict[str, np.ndarray]]:
     Per kernel: node_feat, node_opcode, edge_index, config_feat float32 [c, 24], config_runtime int64 [c],
     config_runtime_normalizers int64 [c] (the default run's time, in every row).
     """
-    archives = (tile_tuning_arrays(tuning) for tuning in read_tile_tuning(data))
+    archives = (tile_tuning_arrays(tuning) for tuning in parse_tile_tuning(data))
     return [archive for archive in archives if archive is not None]
 
 

@@ -32,13 +32,13 @@ from tpugraphs_polynormer.datasets.reader import CANDIDATE_SUFFIX, RECORD_SUFFIX
 from tpugraphs_polynormer.datasets.schema import SCHEMA_NAME, write_schema
 from tpugraphs_polynormer.datasets.shards import (
     DESCRIPTION_SUFFIX,
-    PreprocessSettings,
+    PreprocessOptions,
     ShardDescription,
     describe_split,
     moments_of,
     write_shard,
 )
-from tpugraphs_polynormer.datasets.statistics import FeatureStatistics, Moments, merge, summarize
+from tpugraphs_polynormer.datasets.statistics import FeatureStatistics, Moments, merge, summarize_moments
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import replacing
 
@@ -61,7 +61,7 @@ class ShardPlan:
     name: str
     sources: tuple[str, ...]  # paths, sorted by file name
     source_bytes: int  # of all of them
-    settings: PreprocessSettings
+    options: PreprocessOptions
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Job:
 def plan_job(
     input_folder: str,
     output: str,
-    collections: Mapping[str, PreprocessSettings],
+    collections: Mapping[str, PreprocessOptions],
     *,
     input_format: str = "npz",
     exclude: Sequence[str] = (),
@@ -98,7 +98,7 @@ def plan_job(
         found = {split: _list_archives(input_folder, input_format, collection, split) for split in SPLITS}
         if not any(found.values()):
             place = FileSystems.join(input_folder, input_format, find_collection(collection).folder)
-            advice = "check --input and --input-format, or run `tpugraphs download` first"
+            advice = "check --archives and --format, or run `tpugraphs download` first"
             raise PreprocessError(f"{place}: no <split>/*.{input_format} found; {advice}")
         files |= {(collection, split): found[split] for split in SPLITS}
     excluded = find_excluded(
@@ -121,9 +121,9 @@ def _list_archives(input_folder: str, input_format: str, collection: str, split:
 
 
 def _plan_split(
-    collection: str, split: str, files: Sequence[FileMetadata], settings: PreprocessSettings
+    collection: str, split: str, files: Sequence[FileMetadata], options: PreprocessOptions
 ) -> list[ShardPlan]:
-    step = settings.graphs_per_shard
+    step = options.graphs_per_shard
     chunks = [files[start : start + step] for start in range(0, len(files), step)]
     return [
         ShardPlan(
@@ -132,7 +132,7 @@ def _plan_split(
             f"{split}-{number:05d}-of-{len(chunks):05d}",
             tuple(file.path for file in chunk),
             sum(file.size_in_bytes for file in chunk),
-            settings,
+            options,
         )
         for number, chunk in enumerate(chunks)
     ]
@@ -184,7 +184,7 @@ class WriteShard(beam.DoFn):
                     sources,
                     kind=find_collection(plan.collection).kind,
                     is_train=plan.split == "train",
-                    settings=plan.settings,
+                    options=plan.options,
                 )
             except UserError as fault:
                 _publish_text(self._output, FAILURE_NAME, _name_sources(str(fault), sources, plan))
@@ -262,7 +262,7 @@ class MergeMoments(beam.CombineFn):
 
     def extract_output(self, accumulator: list[tuple[str, Moments]]) -> FeatureStatistics:
         """Float sums depend on their order: names decide it, not the runner."""
-        return summarize(merge(moments for _, moments in sorted(accumulator, key=lambda element: element[0])))
+        return summarize_moments(merge(moments for _, moments in sorted(accumulator, key=lambda element: element[0])))
 
 
 def _train_moments(element: tuple[str, ShardDescription]) -> Iterator[tuple[str, tuple[str, Moments]]]:
@@ -326,7 +326,7 @@ def _write_manifest(
         format_version=FORMAT_VERSION,
         collection=collection,
         kind=kind,
-        settings=plans[0].settings.recorded(),
+        options=plans[0].options.recorded(),
         splits={
             split: describe_split([found[plan.name] for plan in plans if plan.split == split])
             for split in SPLITS
@@ -374,7 +374,9 @@ def _make_folders(job: Job) -> None:
             with tempfile.TemporaryFile(dir=folder):
                 pass
         except OSError as fault:
-            raise PreprocessError(f"{folder}: cannot be written ({fault.strerror}); choose another --output") from None
+            raise PreprocessError(
+                f"{folder}: cannot be written ({fault.strerror}); choose another --datasets folder"
+            ) from None
 
 
 def _find_stale(job: Job, collection: str) -> list[str]:
@@ -431,7 +433,7 @@ _GRAPHS_PER_SHARD = {"layout": 4, "tile": 256}
 def run(args: argparse.Namespace, beam_arguments: Sequence[str]) -> dict[str, int]:
     """Runs the job to its end; the collections that are now finished, and how many graphs of each were excluded."""
     collections = {
-        collection: PreprocessSettings(
+        collection: PreprocessOptions(
             max_nodes=args.max_nodes,
             num_hops=args.hops,
             graphs_per_shard=args.graphs_per_shard or _GRAPHS_PER_SHARD[find_collection(collection).kind],
@@ -440,7 +442,7 @@ def run(args: argparse.Namespace, beam_arguments: Sequence[str]) -> dict[str, in
         for collection in args.collections
     }
     exclude = [*args.exclude, *(read_patterns(args.exclude_file) if args.exclude_file else [])]
-    job = plan_job(args.input, args.output, collections, input_format=args.input_format, exclude=exclude)
+    job = plan_job(args.archives, args.datasets, collections, input_format=args.format, exclude=exclude)
     options = make_options(beam_arguments, count_workers(job))
     clear_commit(job)
     run_pipeline(Preprocess(job), options, lambda: count_finished(job), len(job.plans))

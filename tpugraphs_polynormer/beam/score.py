@@ -13,7 +13,7 @@ from apache_beam.utils.shared import Shared
 
 from tpugraphs_polynormer.beam.runners import make_options, run_pipeline
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.ranking.predict import PredictionPlan, PredictionTask
+from tpugraphs_polynormer.ranking.predict import PendingGraph, PredictionPlan
 from tpugraphs_polynormer.ranking.submission import write_prediction
 
 
@@ -32,7 +32,7 @@ def run(plan: PredictionPlan, beam_arguments: Sequence[str]) -> int:
 class Score(beam.PTransform):
     """PBegin -> one element: the number of graphs scored, counted against the plan."""
 
-    def __init__(self, plan: PredictionPlan, pending: Sequence[PredictionTask]) -> None:
+    def __init__(self, plan: PredictionPlan, pending: Sequence[PendingGraph]) -> None:
         super().__init__()
         self._plan, self._pending = plan, tuple(pending)
 
@@ -51,14 +51,14 @@ class Score(beam.PTransform):
 
 
 class ScoreGraph(beam.DoFn):
-    """PredictionTask -> its id, once its file is written; each worker process loads a collection's models once."""
+    """PendingGraph -> its id, once its file is written; each worker process loads a collection's models once."""
 
     def __init__(self, plan: PredictionPlan) -> None:
         self._plan = plan
         self._shared = {collection: Shared() for collection in plan.runs}
         self._held: dict[str, _Models] = {}  # Shared alone keeps only what was asked for last
 
-    def process(self, task: PredictionTask) -> Iterator[str]:
+    def process(self, task: PendingGraph) -> Iterator[str]:
         """Scores one graph."""
         models = self._shared[task.collection].acquire(lambda: _Models(self._plan, task.collection))
         self._held[task.collection] = models
@@ -74,7 +74,7 @@ class _Models:
         self.split = plan.open_split(collection)
 
 
-def _count(_: None, plan: PredictionPlan, pending: Sequence[PredictionTask], scored: list[str]) -> int:
+def _count(_: None, plan: PredictionPlan, pending: Sequence[PendingGraph], scored: list[str]) -> int:
     """Every graph exactly once, and every file where the plan says: not so where workers write to their own disks."""
     lost = sorted({task.id for task in pending} - set(scored))
     repeated = sorted({each for each in scored if scored.count(each) > 1}) if len(set(scored)) < len(scored) else []

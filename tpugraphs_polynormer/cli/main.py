@@ -96,7 +96,7 @@ def _run_config_docs(args: argparse.Namespace) -> None:
 
 def _add_simulate(stages: argparse._SubParsersAction) -> None:
     simulate = stages.add_parser("simulate", help="write the five collections from the simulated TPU")
-    simulate.add_argument("--out", type=Path, required=True, help="folder for npz/ and truth/")
+    simulate.add_argument("--archives", type=Path, required=True, help="folder for npz/ and truth/")
     simulate.add_argument("--scale", choices=("tiny", "demo", "small", "full"), default="tiny")
     simulate.add_argument("--seed", type=int, default=0)
     simulate.add_argument("--collections", nargs="+", default=list(COLLECTIONS), metavar="ID", choices=COLLECTIONS)
@@ -109,7 +109,7 @@ def _run_simulate(args: argparse.Namespace) -> None:
 
     if args.workers < 1:
         raise UserError(f"--workers: found {args.workers}, expected at least 1")
-    summary = simulate(args.out, args.scale, args.seed, collections=args.collections, num_workers=args.workers)
+    summary = simulate(args.archives, args.scale, args.seed, collections=args.collections, num_workers=args.workers)
     for collection, counts in summary.items():
         print(f"{collection}: {counts['graphs']:,} graphs, {counts['candidates']:,} candidates (simulated)")
 
@@ -134,7 +134,8 @@ def _add_download(stages: argparse._SubParsersAction) -> None:
     download = stages.add_parser("download", help="fetch the official collections or the benchmarks' files")
     download.add_argument("--collections", nargs="+", default=[], metavar="ID", choices=COLLECTIONS)
     download.add_argument("--benchmarks", nargs="+", default=[], metavar="NAME", choices=BENCHMARKS)
-    download.add_argument("--out", type=Path, required=True)
+    download.add_argument("--archives", type=Path, metavar="DIR", help="with --collections: folder for npz/")
+    download.add_argument("--files", type=Path, metavar="DIR", help="with --benchmarks: folder for their files")
     download.add_argument(
         "--base-address",
         help="where the collections' tar files and eval_indices/ are, if not at the official addresses",
@@ -146,14 +147,20 @@ def _add_download(stages: argparse._SubParsersAction) -> None:
 
 
 def _run_download(args: argparse.Namespace) -> None:
-    from tpugraphs_polynormer.download.fetch import DownloadSettings, download_benchmarks, download_collections
+    from tpugraphs_polynormer.download.fetch import DownloadOptions, download_benchmarks, download_collections
 
     if not args.collections and not args.benchmarks:
         raise UserError("nothing to fetch: name --collections or --benchmarks")
-    settings = DownloadSettings(keep_archives=args.keep_archives)
-    collections = {"base_address": args.base_address, "with_indices": not args.no_indices, "settings": settings}
-    records = download_collections(args.collections, args.out, **collections)
-    records |= download_benchmarks(args.benchmarks, args.out, mirror=args.mirror, settings=settings)
+    for names, flag in (("collections", "archives"), ("benchmarks", "files")):
+        if getattr(args, names) and not getattr(args, flag):
+            raise UserError(f"--{names}: name the folder to put them in with --{flag}")
+    options = DownloadOptions(keep_archives=args.keep_archives)
+    records = {}
+    if args.collections:
+        collections = {"base_address": args.base_address, "with_indices": not args.no_indices, "options": options}
+        records |= download_collections(args.collections, args.archives, **collections)
+    if args.benchmarks:
+        records |= download_benchmarks(args.benchmarks, args.files, mirror=args.mirror, options=options)
     for name, record in records.items():
         print(f"{name}: {record.size:,} bytes, sha256 {record.sha256}")
 
@@ -165,9 +172,9 @@ def _add_preprocess(stages: argparse._SubParsersAction) -> None:
         epilog="All other options are Beam's, such as --runner; without one, all cores of this machine are used.",
         allow_abbrev=False,
     )
-    preprocess.add_argument("--input", required=True, help="folder that holds npz/ (local, or one that Beam reads)")
-    preprocess.add_argument("--output", required=True, help="folder for the datasets")
-    preprocess.add_argument("--input-format", choices=("npz", "pb"), default="npz", help="pb: layout tuning protobufs")
+    preprocess.add_argument("--archives", required=True, help="folder that holds npz/ (local, or one that Beam reads)")
+    preprocess.add_argument("--datasets", required=True, help="folder for the datasets")
+    preprocess.add_argument("--format", choices=("npz", "pb"), default="npz", help="pb: layout tuning protobufs")
     preprocess.add_argument("--collections", nargs="+", default=list(COLLECTIONS), metavar="ID", choices=COLLECTIONS)
     preprocess.add_argument("--on-error", choices=("fail", "skip"), default="fail", help="what a bad archive does")
     preprocess.add_argument(
@@ -179,7 +186,7 @@ def _add_preprocess(stages: argparse._SubParsersAction) -> None:
         help="graphs to leave out; unet* means all such",
     )
     preprocess.add_argument("--exclude-file", type=Path, metavar="FILE", help="the same, one name per line")
-    preprocess.add_argument("--max-nodes", type=int, default=0, help="prune larger graphs around configurable nodes")
+    preprocess.add_argument("--max-nodes", type=int, default=0, help="prune larger graphs around config nodes")
     preprocess.add_argument("--hops", type=int, default=3, help="with --max-nodes: how far around them")
     preprocess.add_argument("--graphs-per-shard", type=int, default=0, help="default: 4 layout or 256 tile graphs")
     preprocess.set_defaults(run=_run_preprocess, takes_beam_arguments=True)
@@ -189,7 +196,7 @@ def _run_preprocess(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.beam.preprocess import run
 
     for collection, num_excluded in run(args, args.beam_arguments).items():
-        print(f"{collection}: {args.output}" + (f", excluded graphs: {num_excluded:,}" if num_excluded else ""))
+        print(f"{collection}: {args.datasets}" + (f", excluded graphs: {num_excluded:,}" if num_excluded else ""))
 
 
 def _add_featurize(stages: argparse._SubParsersAction) -> None:
@@ -214,7 +221,7 @@ def _run_featurize(args: argparse.Namespace) -> None:
 def _add_train(stages: argparse._SubParsersAction) -> None:
     train = stages.add_parser("train", help="train a model that ranks candidates; rerun to go on")
     train.add_argument("--config", type=Path, help="YAML file, such as configs/demo/layout_xla_random.yaml")
-    train.add_argument("--data", type=Path, required=True, help="folder of the preprocessed datasets")
+    train.add_argument("--datasets", type=Path, required=True, help="folder of the preprocessed datasets")
     train.add_argument("--run-dir", type=Path, required=True)
     train.add_argument("--seeds", type=_parse_numbers, metavar="0,1,2", help="one run per seed, and their spread")
     train.add_argument("--indices", type=Path, help="the folder eval_indices that `download` made (official protocol)")
@@ -246,18 +253,18 @@ def _run_train(args: argparse.Namespace) -> None:
     strategy = make_strategy(args.strategy, tpu=args.tpu, num_devices=args.devices)
     shared = {"strategy": strategy, "indices_dir": args.indices}
     if args.seeds:
-        result = train_seeds(config, args.seeds, args.data, args.run_dir, **shared)
+        result = train_seeds(config, args.seeds, args.datasets, args.run_dir, **shared)
     else:
-        result = train(config, args.data, args.run_dir, **shared)
+        result = train(config, args.datasets, args.run_dir, **shared)
     print(json.dumps(result, indent=1))
 
 
 def _add_benchmark(stages: argparse._SubParsersAction) -> None:
     benchmark = stages.add_parser("benchmark", help="node classification on the Polynormer paper's data sets")
     which = benchmark.add_mutually_exclusive_group(required=True)
-    which.add_argument("--dataset", choices=BENCHMARKS, metavar="NAME")
-    which.add_argument("--all", action="store_true", help="print which data sets are present")
-    benchmark.add_argument("--data", type=Path, required=True, help="folder of the downloaded files")
+    which.add_argument("--name", choices=BENCHMARKS, metavar="NAME")
+    which.add_argument("--list", action="store_true", help="print which data sets are present")
+    benchmark.add_argument("--files", type=Path, required=True, help="folder of the downloaded files")
     benchmark.add_argument("--run-dir", type=Path, help="default: runs/<dataset>")
     benchmark.add_argument("--config", type=Path, help="default: configs/nodes/<dataset>.yaml")
     benchmark.add_argument("--splits", type=_parse_numbers, metavar="0,1,2", help="default: all official ones")
@@ -268,25 +275,25 @@ def _add_benchmark(stages: argparse._SubParsersAction) -> None:
 def _run_benchmark(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.config.schema import load_config
 
-    config_path = args.config or Path("configs/nodes") / f"{args.dataset}.yaml"
-    config = None if args.all else load_config(config_path, args.overrides)
+    config_path = args.config or Path("configs/nodes") / f"{args.filesset}.yaml"
+    config = None if args.list else load_config(config_path, args.overrides)
     keep_freed_memory()
     import_tensorflow()
     from tpugraphs_polynormer.nodes.benchmark import describe_present, format_results, run_benchmark
 
     if config is None:
-        print(describe_present(args.data))
+        print(describe_present(args.files))
         return
-    run_dir = args.run_dir or Path("runs") / args.dataset
-    print(format_results([run_benchmark(config, args.data, run_dir, args.splits)]))
+    run_dir = args.run_dir or Path("runs") / args.filesset
+    print(format_results([run_benchmark(config, args.files, run_dir, args.splits)]))
 
 
 def _add_experiment(stages: argparse._SubParsersAction) -> None:
     experiment = stages.add_parser("experiment", help="the Polynormer paper's other experiments, each with a picture")
     experiment.add_argument("name", choices=("scaling", "heatmaps", "ablation", "circular_skip_links", "monomials"))
-    experiment.add_argument("--out", type=Path, required=True, help="folder for the JSON file and the picture")
-    experiment.add_argument("--data", type=Path, help="heatmaps, ablation: folder of the benchmarks' files")
-    experiment.add_argument("--dataset", choices=BENCHMARKS, metavar="NAME", default="minesweeper")
+    experiment.add_argument("--output", type=Path, required=True, help="folder for the JSON file and the picture")
+    experiment.add_argument("--files", type=Path, help="heatmaps, ablation: folder of the benchmarks' files")
+    experiment.add_argument("--benchmark", choices=BENCHMARKS, metavar="NAME", default="minesweeper")
     experiment.add_argument("--config", type=Path, help="default: configs/nodes/small/<dataset>.yaml")
     _add_overrides(experiment)
     experiment.set_defaults(run=_run_experiment)
@@ -299,9 +306,9 @@ def _run_experiment(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.config.schema import load_config
 
     needs_data = args.name in ("heatmaps", "ablation")
-    if needs_data and not args.data:
-        raise UserError(f"{args.name} trains on a benchmark: name the folder of its files with --data")
-    config_path = args.config or Path("configs/nodes/small") / f"{args.dataset}.yaml"
+    if needs_data and not args.files:
+        raise UserError(f"{args.name} trains on a benchmark: name the folder of its files with --files")
+    config_path = args.config or Path("configs/nodes/small") / f"{args.filesset}.yaml"
     config = load_config(config_path, args.overrides) if needs_data else None
     keep_freed_memory()
     import_tensorflow()
@@ -309,15 +316,15 @@ def _run_experiment(args: argparse.Namespace) -> None:
     if needs_data:
         from tpugraphs_polynormer.nodes.datasets import read_benchmark
 
-        result = run(args.out, read_benchmark(args.dataset, args.data), config)
+        result = run(args.output, read_benchmark(args.filesset, args.files), config)
     else:
-        result = run(args.out)
+        result = run(args.output)
     print(json.dumps(result, indent=1))
 
 
 def _add_runs(parser: argparse.ArgumentParser, many: str) -> None:
     parser.add_argument("--run-dir", type=Path, nargs="+", required=True, metavar="DIR", dest="run_dirs", help=many)
-    parser.add_argument("--data", type=Path, required=True, help="folder of the preprocessed datasets")
+    parser.add_argument("--datasets", type=Path, required=True, help="folder of the preprocessed datasets")
 
 
 def _add_evaluate(stages: argparse._SubParsersAction) -> None:
@@ -335,7 +342,9 @@ def _run_evaluate(args: argparse.Namespace) -> None:
     import_tensorflow()
     from tpugraphs_polynormer.ranking.evaluate_runs import evaluate_runs, format_evaluations
 
-    results = evaluate_runs(args.run_dirs, args.data, split=args.split, indices_dir=args.indices, output=args.output)
+    results = evaluate_runs(
+        args.run_dirs, args.datasets, split=args.split, indices_dir=args.indices, output=args.output
+    )
     print(format_evaluations(results))
 
 
@@ -358,7 +367,7 @@ def _run_predict(args: argparse.Namespace) -> None:
     import_tensorflow()
     from tpugraphs_polynormer.ranking.predict import plan_predictions, predict
 
-    plan = plan_predictions(args.run_dirs, args.data, args.output, split=args.split, average=args.average)
+    plan = plan_predictions(args.run_dirs, args.datasets, args.output, split=args.split, average=args.average)
     if args.beam or args.beam_arguments:
         from tpugraphs_polynormer.beam.score import run
 
@@ -371,12 +380,12 @@ def _run_predict(args: argparse.Namespace) -> None:
 def _add_submit(stages: argparse._SubParsersAction) -> None:
     submit = stages.add_parser("submit", help="write, check or score a contest csv")
     submit.add_argument(
-        "--data", type=Path, help="folder that holds npz/ (not the preprocessed one); --check works without it"
+        "--archives", type=Path, help="folder that holds npz/ (not the preprocessed one); --check works without it"
     )
     submit.add_argument("--predictions", type=Path, help="folder that `tpugraphs predict` wrote")
     submit.add_argument("--output", type=Path, default=Path("submission.csv"), help="with --predictions")
     submit.add_argument("--check", type=Path, metavar="FILE", help="check this file instead of writing one")
-    submit.add_argument("--score", type=Path, metavar="TRUTH_DIR", help="hidden runtimes, if known: print the score")
+    submit.add_argument("--truth", type=Path, metavar="DIR", help="hidden runtimes, if known: print the score")
     submit.set_defaults(run=_run_submit)
 
 
@@ -388,25 +397,27 @@ def _run_submit(args: argparse.Namespace) -> None:
 
     if (args.check is None) == (args.predictions is None):
         raise UserError("give either --predictions to write a submission, or --check to validate one")
-    for flag, value in (("--predictions", args.predictions), ("--score", args.score)):
-        if value and not args.data:
-            raise UserError(f"{flag} needs the names of the test graphs: give the folder that holds npz/ as --data")
-    rows = expected_rows(args.data) if args.data else None
+    for flag, value in (("--predictions", args.predictions), ("--truth", args.truth)):
+        if value and not args.archives:
+            raise UserError(f"{flag} needs the names of the test graphs: give the folder that holds npz/ as --archives")
+    rows = expected_rows(args.archives) if args.archives else None
     path = args.check or args.output
     if args.predictions:
         write_submission(path, read_rankings(args.predictions), rows)
     elif violations := check_submission(path, rows):
         scope = (
-            "" if args.data else " for the official test split (for other data, such as simulated data, give --data)"
+            ""
+            if args.archives
+            else " for the official test split (for other data, such as simulated data, give --archives)"
         )
         raise SubmissionError("\n  ".join([f"{path}: not a valid submission{scope}", *map(str, violations)]))
-    if not args.data:
-        advice = "give --data to check graph names and candidate counts"
+    if not args.archives:
+        advice = "give --archives to check graph names and candidate counts"
         print(f"{path}: {NUM_TEST_GRAPHS} rows, valid as far as can be told without the data ({advice})")
         return
     print(f"{path}: {len(rows):,} rows, valid")
-    if args.score:
-        scores = score_submission(path, args.score, rows)
+    if args.truth:
+        scores = score_submission(path, args.truth, rows)
         print(format_table(["collection", "score"], [[name, format_number(value)] for name, value in scores.items()]))
 
 
@@ -429,7 +440,7 @@ def _run_report(args: argparse.Namespace) -> None:
     print(
         write_report(
             args.run_dirs,
-            args.data,
+            args.datasets,
             args.output,
             split=args.split,
             most=args.candidates,
@@ -443,7 +454,7 @@ def _run_report(args: argparse.Namespace) -> None:
 def _add_export(stages: argparse._SubParsersAction) -> None:
     export = stages.add_parser("export", help="write a SavedModel that TF Serving can load")
     export.add_argument("--run-dir", type=Path, required=True)
-    export.add_argument("--data", type=Path, required=True, help="folder of the preprocessed datasets")
+    export.add_argument("--datasets", type=Path, required=True, help="folder of the preprocessed datasets")
     export.add_argument("--output", type=Path, required=True, help="folder of the SavedModel, such as models/ranker/1")
     export.set_defaults(run=_run_export)
 
@@ -452,12 +463,12 @@ def _run_export(args: argparse.Namespace) -> None:
     import_tensorflow()
     from tpugraphs_polynormer.ranking.export import export_ranker
 
-    print(export_ranker(args.run_dir, args.data, args.output))
+    print(export_ranker(args.run_dir, args.datasets, args.output))
 
 
 def _add_demo(stages: argparse._SubParsersAction) -> None:
     demo = stages.add_parser("demo", help="everything from simulated data to a scored submission and a page")
-    demo.add_argument("--out", type=Path, default=Path("demo"))
+    demo.add_argument("--output", type=Path, default=Path("demo"))
     demo.add_argument("--seed", type=int, default=0)
     demo.set_defaults(run=_run_demo)
 
@@ -465,7 +476,7 @@ def _add_demo(stages: argparse._SubParsersAction) -> None:
 def _run_demo(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.demo import run_demo
 
-    print(run_demo(args.out, args.seed))
+    print(run_demo(args.output, args.seed))
 
 
 def _add_rank(stages: argparse._SubParsersAction) -> None:

@@ -26,9 +26,9 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The trunk, and for ranking how candidates meet it."""
+    """The encoder, and for ranking how candidates meet it."""
 
-    trunk: str = setting(
+    encoder: str = setting(
         "polynormer",
         "graph encoder",
         choices=("polynormer", "polynormer-local", "graphsage", "gcn", "gat", "mlp"),
@@ -41,26 +41,26 @@ class ModelConfig:
     global_dropout_rate: float = setting(0.0, "dropout in the global layers", low=0, high=0.95)
     input_dropout_rate: float = setting(0.0, "dropout on the input features", low=0, high=0.95)
     beta: float = setting(-1.0, "gate: -1 learns it through a sigmoid, else its (first) value", low=-1, high=1)
-    local_kind: str = setting("gat", "aggregation of the local layers", choices=("gat", "gcn"))
+    conv: str = setting("gat", "aggregation of the local layers", choices=("gat", "gcn"))
     parametrization: str = setting("small", "the authors' small-graph or large-graph model", choices=("small", "large"))
-    scheme: str = setting(
+    attention: str = setting(
         "local_to_global", "how local and global attention meet", choices=("local_to_global", "local_and_global")
     )
     equivariance: str = setting("v1", "gate vector: ones (v1) or Fiedler vector (v2, App. J)", choices=("v1", "v2"))
-    pre_layer_norm: bool = setting(False, "LayerNorm before each local layer")
-    post_batch_norm: bool = setting(False, "BatchNorm after each local aggregation")
+    pre_norm: bool = setting(False, "LayerNorm before each local layer")
+    post_norm: bool = setting(False, "BatchNorm after each local aggregation")
     relu: bool = setting(True, "ReLU after each layer (Polynormer-r); without it a pure polynomial")
-    shared_query_key: bool = setting(True, "global attention uses one projection for queries and keys")
+    share_query_key: bool = setting(True, "global attention uses one projection for queries and keys")
     formulation: str = setting("auto", "edge kernel", choices=("auto", "fused", "segments", "unsorted"))
     recompute: bool = setting(False, "recompute cheap activations in the backward pass: less memory, more time")
     fusion: str = setting(
-        "intermediate",
-        "where candidates meet the graph: before the trunk (early), or its states after it (intermediate)",
-        choices=("early", "intermediate"),
+        "late",
+        "where candidates meet the graph: before the encoder (early), or its states after it (late)",
+        choices=("early", "late"),
     )
     readout: str = setting(
         "weighted",
-        "how states become one score: sum, mean, sum weighted by a learned softmax, or sum of configurable nodes",
+        "how states become one score: sum, mean, sum weighted by a learned softmax, or sum of config nodes",
         choices=("sum", "mean", "weighted", "configurable"),
     )
     features: str = setting(
@@ -68,10 +68,10 @@ class ModelConfig:
     )
     opcode_dim: int = setting(16, "width of the opcode embedding", low=1)
     layout_dim: int = setting(4, "width of the embedding of one minor-to-major entry", low=1)
-    num_fusion_layers: int = setting(2, "dense layers after candidates met states (intermediate fusion)", low=1)
-    num_slot_layers: int = setting(
+    num_fusion_layers: int = setting(2, "dense layers after candidates met states (late fusion)", low=1)
+    num_nconfig_layers: int = setting(
         2,
-        "layers of a second trunk over neighbouring configurable nodes, per candidate (intermediate fusion); 0 none",
+        "layers of a second encoder over neighbouring config nodes, per candidate (late fusion); 0 none",
         low=0,
     )
     cross_candidates: bool = setting(False, "candidates of a graph attend to each other")
@@ -113,15 +113,17 @@ class TrainingConfig:
     patience: int = setting(0, "stop after so many validations without a better one; 0 never", low=0)
     validation_candidates: int = setting(1000, "candidates of each validation graph; 0 all", low=0)
     precision: str = setting("float32", "of the layers", choices=("float32", "bfloat16"))
-    compile: bool = setting(False, "compile the training step with XLA (needs static shapes)")
-    node_batch: int = setting(0, "node classification: nodes of a random partition per step; 0 the whole graph", low=0)
-    node_loss: str = setting(
+    jit_compile: bool = setting(False, "compile the training step with XLA (needs static shapes)")
+    nodes_per_batch: int = setting(
+        0, "node classification: nodes of a random partition per step; 0 the whole graph", low=0
+    )
+    loss: str = setting(
         "nll", "node classification: of the label, or of every class against the one-hot label", choices=("nll", "bce")
     )
-    evaluation_nodes: int = setting(
+    chunk_nodes: int = setting(
         0, "node classification: evaluate layer by layer, so many nodes at a time; 0 the whole graph in one call", low=0
     )
-    evaluation_epochs: int = setting(1, "node classification: epochs between evaluations", low=1)
+    epochs_per_evaluation: int = setting(1, "node classification: epochs between evaluations", low=1)
     checkpoint_seconds: float = setting(30.0, "node classification: least time between checkpoints", low=0)
 
 
@@ -132,15 +134,15 @@ class Config:
     task: str = setting("ranking", "what is learned", choices=("ranking", "node_classification"))
     seed: int = setting(0, "seed of everything random", low=0, high=2**31 - 1)
     data: DataConfig = section(DataConfig, "what is fed to the model")
-    model: ModelConfig = section(ModelConfig, "the trunk, and how candidates meet it")
+    model: ModelConfig = section(ModelConfig, "the encoder, and how candidates meet it")
     loss: LossConfig = section(LossConfig, "weights of the ranking losses")
     training: TrainingConfig = section(TrainingConfig, "how the weights are found")
 
     def __post_init__(self) -> None:
         if self.task == "ranking" and self.model.equivariance == "v2":
             raise ConfigError("model.equivariance: v2 needs a Fiedler vector, which ranking data do not hold; use v1")
-        if self.training.compile and self.task == "ranking" and not self.data.static_shapes:
-            raise ConfigError("training.compile: XLA needs static shapes; set data.static_shapes=true too")
+        if self.training.jit_compile and self.task == "ranking" and not self.data.static_shapes:
+            raise ConfigError("training.jit_compile: XLA needs static shapes; set data.static_shapes=true too")
 
 
 def load_config(path: Path | str | None, overrides: Sequence[str] = ()) -> Config:

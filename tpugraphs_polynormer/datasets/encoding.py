@@ -1,8 +1,9 @@
-"""Candidates as small codes: each slot of a candidate points into the graph's table of distinct settings.
+"""Candidates as small codes: for each config node of a candidate, an index into the graph's table of config values.
 
-A *slot* is something a candidate decides: a configurable node (layout), or the kernel, output and input bounds (tile).
-A *setting* is one value that a slot can take: 18 dims (layout) or 8 numbers (tile). Programs use few distinct settings
-(tens), so a code is one byte for most graphs, where the official files hold 72 bytes per configurable node.
+A *config node* is a node whose layout a candidate decides; a tile kernel has three of them, for the bounds of kernel,
+output and input. A *config value* is one distinct value that such a node takes: 18 dims (layout) or 8 numbers (tile).
+Programs have few config values (tens), so a code is one byte for most graphs, where the official files hold 72 bytes
+per config node.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import numpy as np
 from tpugraphs_polynormer.archives.noise import group_equal
 from tpugraphs_polynormer.catalog import LAYOUT_MAX, LAYOUT_MIN, NUM_LAYOUT_FEATURES, NUM_TILE_FEATURES
 
-NUM_TILE_SLOTS = 3  # kernel, output and input bounds
-# The seven values of a layout feature take three bits, so a setting is one number of 54 bits.
+NUM_TILE_BOUNDS = 3  # kernel, output and input bounds
+# The seven values of a layout feature take three bits, so a config value is one number of 54 bits.
 _FEATURE_BITS = (LAYOUT_MAX - LAYOUT_MIN).bit_length()
 _WORDS = np.dtype([("first", "<u8"), ("second", "<u8"), ("rest", "<u2")])  # 18 bytes, one per feature
 _HASH_BITS = 16
@@ -25,37 +26,37 @@ _HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: spre
 
 @dataclass(frozen=True)
 class Candidates:
-    """The encoded candidates of one graph: `settings[codes]` are their features."""
+    """The encoded candidates of one graph: `config_values[codes]` are their features."""
 
-    settings: np.ndarray  # [num_settings, 18 or 8] float32, in order of first appearance
-    codes: np.ndarray  # [c, num_slots] uint8, uint16 or uint32
+    config_values: np.ndarray  # [num_config_values, 18 or 8] float32, in order of first appearance
+    codes: np.ndarray  # [c, num_config_nodes] uint8, uint16 or uint32
     runtimes: np.ndarray  # [c] int64
     normalizers: np.ndarray  # [c] int64, all 1 for layouts
     rows: np.ndarray  # [c] int32, the candidate's (first) row in the source archive
     counts: np.ndarray  # [c] int32, how many rows of the archive it stands for
 
 
-def encode_layouts(blocks: Iterable[np.ndarray], num_slots: int) -> tuple[np.ndarray, np.ndarray]:
-    """int8 blocks [b, num_slots, 18] -> (settings, codes); holds the codes and one block at a time."""
+def encode_layouts(blocks: Iterable[np.ndarray], num_config_nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """int8 blocks [b, num_config_nodes, 18] -> (config values, codes); holds the codes and one block at a time."""
     known = _KnownNumbers()
     encoded = []
     for block in blocks:
         codes = known.encode(_pack_features(block))
-        encoded.append(codes.reshape(len(block), num_slots).astype(_code_type(len(known.numbers))))
+        encoded.append(codes.reshape(len(block), num_config_nodes).astype(_code_type(len(known.numbers))))
     dtype = _code_type(len(known.numbers))
-    codes = np.concatenate([np.zeros((0, num_slots), dtype), *encoded], dtype=dtype)
+    codes = np.concatenate([np.zeros((0, num_config_nodes), dtype), *encoded], dtype=dtype)
     return _unpack_features(known.numbers), codes
 
 
 def encode_tiles(config_feat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """[c, 24] float32 -> (settings [num_settings, 8], codes [c, 3]): kernel, output and input bounds apart."""
-    bounds = config_feat.reshape(-1, NUM_TILE_FEATURES // NUM_TILE_SLOTS)
-    settings, first, inverse = np.unique(bounds, axis=0, return_index=True, return_inverse=True)
+    """[c, 24] float32 -> (config values [v, 8], codes [c, 3]): one code each for kernel, output and input bounds."""
+    bounds = config_feat.reshape(-1, NUM_TILE_FEATURES // NUM_TILE_BOUNDS)
+    config_values, first, inverse = np.unique(bounds, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    places = np.empty_like(order)
-    places[order] = np.arange(len(order))
-    codes = places[inverse].reshape(-1, NUM_TILE_SLOTS)
-    return settings[order], codes.astype(_code_type(len(settings)))
+    ranks = np.empty_like(order)
+    ranks[order] = np.arange(len(order))
+    codes = ranks[inverse].reshape(-1, NUM_TILE_BOUNDS)
+    return config_values[order], codes.astype(_code_type(len(config_values)))
 
 
 def collapse_duplicates(candidates: Candidates) -> Candidates:
@@ -71,7 +72,7 @@ def collapse_duplicates(candidates: Candidates) -> Candidates:
     normalizers = candidates.normalizers[first]
     order = np.lexsort((first, runtimes / normalizers))
     return Candidates(
-        settings=candidates.settings,
+        config_values=candidates.config_values,
         codes=candidates.codes[first[order]],
         runtimes=runtimes[order],
         normalizers=normalizers[order],
@@ -90,7 +91,7 @@ def _rounded_means(values: np.ndarray, groups: np.ndarray, counts: np.ndarray) -
 
 
 def _pack_features(block: np.ndarray) -> np.ndarray:
-    """int8 [..., 18] -> uint64 [settings], three bits per feature: equal numbers mean equal settings."""
+    """int8 [..., 18] -> uint64 [config values], three bits per feature: equal numbers mean equal config values."""
     words = np.ascontiguousarray(block - np.int8(LAYOUT_MIN)).reshape(-1).view(_WORDS)
     numbers = words["rest"].astype(np.uint64)
     numbers = (numbers & np.uint64(0x7)) | ((numbers >> np.uint64(5)) & np.uint64(0x38))
@@ -158,5 +159,5 @@ class _KnownNumbers:
         return (numbers * _HASH_FACTOR) >> np.uint64(64 - _HASH_BITS)
 
 
-def _code_type(num_settings: int) -> type[np.unsignedinteger]:
-    return np.uint8 if num_settings <= 2**8 else np.uint16 if num_settings <= 2**16 else np.uint32
+def _code_type(num_config_values: int) -> type[np.unsignedinteger]:
+    return np.uint8 if num_config_values <= 2**8 else np.uint16 if num_config_values <= 2**16 else np.uint32

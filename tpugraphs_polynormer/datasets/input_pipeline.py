@@ -3,7 +3,8 @@
 What a training step sees is a function of (seed, step) alone: there is no state to save besides the step number.
 
 A batch is one merged GraphTensor of G graphs (components). Besides what is stored (schema.py) it holds
-  node set "slot", feature "codes" [num_slots, k] int32: each candidate's setting, as a position in node set "setting";
+  node set "nconfig", feature "codes" [num_config_nodes, k] int32: the row of each candidate's value in node set
+  "config_value";
   context feature "costs" [G, k] int64: what to rank by (nanoseconds, or runtime / normalizer in units of 2^-40);
   context feature "candidate_mask" [G, k] bool: False where a graph has fewer than k candidates.
 Padded to static sizes it has one more component, of padding only, whose mask is all False.
@@ -21,7 +22,7 @@ from google.protobuf import text_format
 
 from tpugraphs_polynormer.config.schema import DataConfig
 from tpugraphs_polynormer.datasets.manifest import DatasetError
-from tpugraphs_polynormer.datasets.reader import Collection, Split
+from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit
 from tpugraphs_polynormer.datasets.schema import schema_text
 
 # For functions without Python branches on tensors: converting them would only take seconds.
@@ -52,7 +53,7 @@ class Shard:
 _WHOLE = Shard()
 
 
-def costs_of(split: Split, number: int, kind: str, candidates: np.ndarray | None = None) -> np.ndarray:
+def costs_of(split: RankingSplit, number: int, kind: str, candidates: np.ndarray | None = None) -> np.ndarray:
     """[c] int64: what a graph's candidates (or the named ones) are ranked by; all 0 where runtimes are hidden."""
     runtimes = split.read_column(number, "runtimes", candidates)
     if kind == "layout":
@@ -64,7 +65,7 @@ def costs_of(split: Split, number: int, kind: str, candidates: np.ndarray | None
 class CandidateSampler:
     """Which graphs and which of their candidates make up training step s: the same for the same (seed, step)."""
 
-    def __init__(self, split: Split, kind: str, config: DataConfig, seed: int) -> None:
+    def __init__(self, split: RankingSplit, kind: str, config: DataConfig, seed: int) -> None:
         self._split, self._kind, self._config, self._seed = split, kind, config, seed
         # One distinct candidate cannot be ranked against anything.
         self._graphs = np.array([i for i, entry in enumerate(split.graphs) if entry.num_candidates > 1])
@@ -96,7 +97,7 @@ class CandidateSampler:
         return random.permutation(np.concatenate([fast, random.permutation(others)])[:count])
 
     def draw(self, position: int) -> tuple[bytes, np.ndarray, np.ndarray, np.ndarray]:
-        """(record, codes [slots, k], costs [k], mask [k]) of the graph at a position."""
+        """(record, codes [config nodes, k], costs [k], mask [k]) of the graph at a position."""
         number = self.graph_at(position)
         candidates = self.candidates_at(position, number)
         fetched = _fetch(self._split, number, self._kind, candidates, self._config.candidates_per_graph)
@@ -104,9 +105,9 @@ class CandidateSampler:
 
 
 def _fetch(
-    split: Split, number: int, kind: str, candidates: np.ndarray, width: int
+    split: RankingSplit, number: int, kind: str, candidates: np.ndarray, width: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(codes [slots, width], costs [width], mask [width]) of the named candidates; padding is candidate 0, masked."""
+    """(codes [config nodes, width], costs [width], mask [width]) of the candidates; padding is candidate 0, masked."""
     mask = np.arange(width) < len(candidates)
     padded = np.zeros(width, np.int64)
     padded[: len(candidates)] = candidates
@@ -114,7 +115,7 @@ def _fetch(
 
 
 def make_training_dataset(
-    collection: Collection,
+    collection: RankingDataset,
     config: DataConfig,
     *,
     seed: int,
@@ -146,21 +147,21 @@ def make_training_dataset(
     return _batch(graphs, config.graphs_per_batch, batch_budget(collection, config)).prefetch(2)
 
 
-def batch_budget(collection: Collection, config: DataConfig) -> tfgnn.SizeConstraints | None:
+def batch_budget(collection: RankingDataset, config: DataConfig) -> tfgnn.SizeConstraints | None:
     """Static sizes that any batch fits into: G times the largest train graph, and one node more for padding edges."""
     if not config.static_shapes:
         return None
     sizes = {name: entry["max"] for name, entry in collection.manifest.splits["train"].sizes.items()}
     graphs = config.graphs_per_batch
-    edges = {"feeds": graphs * sizes["edges"]}
+    edges = {"feed": graphs * sizes["edges"]}
     if collection.manifest.kind == "layout":
-        edges["decides"] = graphs * sizes["slots"]
+        edges["config"] = graphs * sizes["config_nodes"]
     return tfgnn.SizeConstraints(
         total_num_components=graphs + 1,
         total_num_nodes={
             "op": graphs * sizes["nodes"] + 1,
-            "slot": graphs * sizes["slots"] + 1,
-            "setting": graphs * sizes["settings"] + 1,
+            "nconfig": graphs * sizes["config_nodes"] + 1,
+            "config_value": graphs * sizes["config_values"] + 1,
         },
         total_num_edges=edges,
     )
@@ -186,7 +187,7 @@ def parse_graph(kind: str, record: tf.Tensor, codes: tf.Tensor, costs: tf.Tensor
     """The stored graph with its drawn candidates as features, a GraphTensor of one component."""
     return tfgnn.parse_single_example(graph_spec(kind), record).replace_features(
         context={"costs": costs[None], "candidate_mask": mask[None]},  # no name: a TPU takes no strings
-        node_sets={"slot": {"codes": codes}},
+        node_sets={"nconfig": {"codes": codes}},
     )
 
 
@@ -199,22 +200,24 @@ def _batch(graphs: tf.data.Dataset, graphs_per_batch: int, budget: tfgnn.SizeCon
 
 
 def _merge(graph: tfgnn.GraphTensor) -> tfgnn.GraphTensor:
-    """One graph of many components; codes, local to each graph until now, are shifted to the merged settings."""
+    """One graph of many components; codes, local to each graph until now, are shifted to the merged config values."""
     merged = graph.merge_batch_to_components()
-    starts = tf.cumsum(merged.node_sets["setting"].sizes, exclusive=True)
-    slots = merged.node_sets["slot"]
-    shifts = tf.repeat(starts, slots.sizes)
-    return merged.replace_features(node_sets={"slot": {"codes": slots["codes"] + shifts[:, None]}})
+    starts = tf.cumsum(merged.node_sets["config_value"].sizes, exclusive=True)
+    nconfigs = merged.node_sets["nconfig"]
+    shifts = tf.repeat(starts, nconfigs.sizes)
+    return merged.replace_features(node_sets={"nconfig": {"codes": nconfigs["codes"] + shifts[:, None]}})
 
 
 def pad_batch(graph: tfgnn.GraphTensor, budget: tfgnn.SizeConstraints) -> tfgnn.GraphTensor:
-    """Pads to static sizes: padding candidates are masked, padding slots point at the padding setting."""
-    num_settings = tf.reduce_sum(graph.node_sets["setting"].sizes)
-    num_slots = tf.reduce_sum(graph.node_sets["slot"].sizes)
+    """Pads to static sizes: padding candidates are masked, padding config nodes point at the padding config value."""
+    num_config_values = tf.reduce_sum(graph.node_sets["config_value"].sizes)
+    num_config_nodes = tf.reduce_sum(graph.node_sets["nconfig"].sizes)
     padded, _ = tfgnn.pad_to_total_sizes(graph, budget)
-    codes = padded.node_sets["slot"]["codes"]
-    is_real = tf.range(tf.shape(codes)[0]) < num_slots
-    return padded.replace_features(node_sets={"slot": {"codes": tf.where(is_real[:, None], codes, num_settings)}})
+    codes = padded.node_sets["nconfig"]["codes"]
+    is_real = tf.range(tf.shape(codes)[0]) < num_config_nodes
+    return padded.replace_features(
+        node_sets={"nconfig": {"codes": tf.where(is_real[:, None], codes, num_config_values)}}
+    )
 
 
 @dataclass(frozen=True)
@@ -223,7 +226,7 @@ class CandidateBlock:
 
     kind: str
     record: bytes
-    codes: np.ndarray  # [num_slots, block] int32
+    codes: np.ndarray  # [num_config_nodes, block] int32
     costs: np.ndarray  # [block] int64
     mask: np.ndarray  # [block] bool
     start: int
@@ -241,7 +244,7 @@ class CandidateBlock:
 
 
 def iterate_blocks(
-    collection: Collection, split: Split, number: int, block: int, candidates: np.ndarray | None = None
+    collection: RankingDataset, split: RankingSplit, number: int, block: int, candidates: np.ndarray | None = None
 ) -> Iterator[CandidateBlock]:
     """All candidates of a graph (or the [c'] named ones), `block` at a time."""
     kind, record = collection.manifest.kind, split.read_record(number)

@@ -37,8 +37,8 @@ class GraphEntry:
     code_bytes: int  # 1, 2 or 4 per code
     num_nodes: int
     num_edges: int
-    num_slots: int
-    num_settings: int
+    num_config_nodes: int
+    num_config_values: int
     num_candidates: int
     num_source_candidates: int  # before duplicates were collapsed
     noise: float | None  # of its measurements, see noise.py; None where the archive does not tell
@@ -46,7 +46,7 @@ class GraphEntry:
     @property
     def sizes(self) -> tuple[int, int, int, int, int]:
         """In the order of statistics.SIZE_NAMES."""
-        return self.num_nodes, self.num_edges, self.num_slots, self.num_settings, self.num_candidates
+        return self.num_nodes, self.num_edges, self.num_config_nodes, self.num_config_values, self.num_candidates
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Manifest:
     format_version: int
     collection: str
     kind: str
-    settings: dict[str, Any]  # of the preprocessing: what a rerun must agree with
+    options: dict[str, Any]  # of the preprocessing: what a rerun must agree with
     splits: dict[str, SplitEntry]
     statistics: FeatureStatistics | None  # of the train split; None where it has no graphs
     num_rejected: int

@@ -1,4 +1,4 @@
-"""Large graphs cut down to the neighbourhood of their configurable nodes."""
+"""Large graphs cut down to the neighbourhood of their config nodes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tpugraphs_polynormer.archives.npz import LayoutArchive, ProgramGraph
 def keep_neighbourhood(archive: ProgramGraph, max_nodes: int, num_hops: int) -> np.ndarray:
     """The ascending positions of the nodes to keep of a graph with more than `max_nodes` (0: keep all).
 
-    Kept are the configurable nodes and what lies within h hops of them, h the largest number up to `num_hops` for
-    which that is at most `max_nodes` nodes; the configurable nodes themselves are always kept.
+    Kept are the config nodes and what lies within h hops of them, h the largest number up to `num_hops` for
+    which that is at most `max_nodes` nodes; the config nodes themselves are always kept.
     """
     num_nodes = len(archive.node_feat)
     if (

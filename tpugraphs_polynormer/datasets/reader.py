@@ -1,7 +1,7 @@
 """A preprocessed collection on disk: shards written once, then any graph and any of its candidates read alone.
 
 `<shard>.tfrecord` holds the GraphTensors. `<shard>.candidates` holds, per graph at its `codes_offset`, one after the
-other: codes [c, num_slots], then (from the next multiple of 8 bytes) runtimes [c] int64, normalizers [c] int64,
+other: codes [c, num_config_nodes], then (from the next multiple of 8 bytes) runtimes [c] int64, normalizers [c] int64,
 rows [c] int32 and counts [c] int32 (see encoding.Candidates). Fixed widths: a candidate is found by its number.
 """
 
@@ -53,7 +53,7 @@ def candidate_bytes(entry: GraphEntry) -> int:
 
 
 def _codes_bytes(entry: GraphEntry) -> int:
-    size = entry.num_candidates * entry.num_slots * entry.code_bytes
+    size = entry.num_candidates * entry.num_config_nodes * entry.code_bytes
     return size + -size % 8
 
 
@@ -63,7 +63,7 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-class Split:
+class RankingSplit:
     """One split of a collection, opened: graphs by number 0..len-1, in the order of the manifest."""
 
     def __init__(self, folder: Path, shards: Sequence[ShardEntry], typical_noise: float) -> None:
@@ -91,13 +91,13 @@ class Split:
         return self._read(number, RECORD_SUFFIX, [(offset, entry.record_length)])[0]
 
     def read_codes(self, number: int, candidates: np.ndarray) -> np.ndarray:
-        """[k] candidate numbers -> their codes [k, num_slots]; reads only these, whatever the graph holds."""
+        """[k] candidate numbers -> their codes [k, num_config_nodes]; reads only these, whatever the graph holds."""
         entry = self.graphs[number]
         self._check_candidates(entry, candidates)
-        width = entry.num_slots * entry.code_bytes
+        width = entry.num_config_nodes * entry.code_bytes
         spans = [(entry.codes_offset + int(candidate) * width, width) for candidate in candidates]
         data = b"".join(self._read(number, CANDIDATE_SUFFIX, spans))
-        return np.frombuffer(data, _CODE_TYPES[entry.code_bytes]).reshape(len(candidates), entry.num_slots)
+        return np.frombuffer(data, _CODE_TYPES[entry.code_bytes]).reshape(len(candidates), entry.num_config_nodes)
 
     def read_column(self, number: int, name: str, candidates: np.ndarray | None = None) -> np.ndarray:
         """ "runtimes", "normalizers", "rows" or "counts" of all candidates [c], or of the [k] named ones alone."""
@@ -114,11 +114,11 @@ class Split:
         return np.frombuffer(b"".join(self._read(number, CANDIDATE_SUFFIX, spans)), dtype)
 
     def read_block(self, number: int, start: int, stop: int) -> np.ndarray:
-        """The codes of candidates start..stop-1: [stop - start, num_slots]."""
+        """The codes of candidates start..stop-1: [stop - start, num_config_nodes]."""
         entry = self.graphs[number]
-        width = entry.num_slots * entry.code_bytes
+        width = entry.num_config_nodes * entry.code_bytes
         data = self._read(number, CANDIDATE_SUFFIX, [(entry.codes_offset + start * width, (stop - start) * width)])[0]
-        return np.frombuffer(data, _CODE_TYPES[entry.code_bytes]).reshape(stop - start, entry.num_slots)
+        return np.frombuffer(data, _CODE_TYPES[entry.code_bytes]).reshape(stop - start, entry.num_config_nodes)
 
     @staticmethod
     def _check_candidates(entry: GraphEntry, candidates: np.ndarray) -> None:
@@ -153,7 +153,7 @@ class Split:
         return self.__dict__ | {"_files": {}}  # descriptors mean nothing in another process
 
 
-class Collection:
+class RankingDataset:
     """A preprocessed collection: `manifest`, and its splits opened on demand."""
 
     def __init__(self, folder: Path | str) -> None:
@@ -164,12 +164,12 @@ class Collection:
             self._check_sizes(shard)
         self._typical_noise = typical_noise(graph.noise for shard in shards for graph in shard.graphs)
 
-    def split(self, name: str) -> Split:
+    def split(self, name: str) -> RankingSplit:
         """Opens "train", "valid" or "test"."""
         if name not in self.manifest.splits:
             found = ", ".join(self.manifest.splits)
             raise DatasetError(f"{self.folder}: no split {name!r}, found {found}; preprocess it too")
-        return Split(self.folder, self.manifest.splits[name].shards, self._typical_noise)
+        return RankingSplit(self.folder, self.manifest.splits[name].shards, self._typical_noise)
 
     def verify(self) -> None:
         """Reads every shard and compares its checksum; raises DatasetError that names the first bad file."""

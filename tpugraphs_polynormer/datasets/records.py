@@ -35,7 +35,7 @@ _MESSAGES = build_messages(
 _CRC_MASK = 0xA282EAD8  # TFRecord stores checksums rotated and shifted by this constant
 
 
-def serialize_graph(archive: ProgramGraph, kept: np.ndarray, settings: np.ndarray, num_slots: int) -> bytes:
+def serialize_graph(archive: ProgramGraph, kept: np.ndarray, config_values: np.ndarray, num_config_nodes: int) -> bytes:
     """One graph as a serialized tf.Example; `kept` [n'] are the ascending positions of the nodes to keep."""
     positions = np.full(len(archive.node_feat), -1, np.int64)
     positions[kept] = np.arange(len(kept))
@@ -49,18 +49,18 @@ def serialize_graph(archive: ProgramGraph, kept: np.ndarray, settings: np.ndarra
         "nodes/op.features": archive.node_feat[kept],
         "nodes/op.opcode": archive.node_opcode[kept],
         "nodes/op.node_id": kept,
-        "nodes/slot.#size": [num_slots],
-        "nodes/setting.#size": [len(settings)],
-        "nodes/setting.values": settings,
-        "edges/feeds.#size": [len(order)],
-        "edges/feeds.#source": producers[order],
-        "edges/feeds.#target": consumers[order],
+        "nodes/nconfig.#size": [num_config_nodes],
+        "nodes/config_value.#size": [len(config_values)],
+        "nodes/config_value.values": config_values,
+        "edges/feed.#size": [len(order)],
+        "edges/feed.#source": producers[order],
+        "edges/feed.#target": consumers[order],
     }
     if isinstance(archive, LayoutArchive):
         features |= {
-            "edges/decides.#size": [num_slots],
-            "edges/decides.#source": np.arange(num_slots),
-            "edges/decides.#target": positions[archive.node_config_ids],
+            "edges/config.#size": [num_config_nodes],
+            "edges/config.#source": np.arange(num_config_nodes),
+            "edges/config.#target": positions[archive.node_config_ids],
         }
     return serialize_example(features)
 

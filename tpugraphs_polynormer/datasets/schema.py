@@ -1,7 +1,8 @@
 """schema.pbtxt: the GraphTensors that a dataset's records hold, as plain text, so that writing it needs no TensorFlow.
 
-Node sets: "op" (the HLO instructions), "slot" (what a candidate decides), "setting" (the distinct values of slots).
-Edge sets: "feeds" (op -> op, producer to consumer), "decides" (slot -> op; layout only). Context: the graph's name.
+Node sets: "op" (the HLO instructions), "nconfig" (the config nodes: what a candidate decides), "config_value" (the
+distinct values that they take). Edge sets: "feed" (op -> op), "config" (config node -> op; layout only). Context: the
+graph's name. "feed" runs from producer to consumer; the set of that name in the official loader runs the other way.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tpugraphs_polynormer.catalog import NUM_LAYOUT_FEATURES, NUM_NODE_FEATURES, NUM_TILE_FEATURES
-from tpugraphs_polynormer.datasets.encoding import NUM_TILE_SLOTS
+from tpugraphs_polynormer.datasets.encoding import NUM_TILE_BOUNDS
 from tpugraphs_polynormer.files import write_text
 
 SCHEMA_NAME = "schema.pbtxt"
@@ -28,25 +29,25 @@ node_sets {{
   }}
 }}
 node_sets {{
-  key: "setting"
+  key: "config_value"
   value {{
-    description: "the distinct values that the slots of this graph's candidates take"
-    features {{ key: "values" value {{ dtype: DT_FLOAT shape {{ dim {{ size: {setting_dim} }} }} }} }}
+    description: "the distinct values that the config nodes of this graph's candidates take"
+    features {{ key: "values" value {{ dtype: DT_FLOAT shape {{ dim {{ size: {config_value_dim} }} }} }} }}
   }}
 }}
 node_sets {{
-  key: "slot"
-  value {{ description: "what a candidate decides: a configurable node, or a set of tile bounds" }}
+  key: "nconfig"
+  value {{ description: "what a candidate decides: a config node, or a set of tile bounds" }}
 }}
 edge_sets {{
-  key: "feeds"
+  key: "feed"
   value {{ description: "producer to consumer, sorted by consumer" source: "op" target: "op" }}
 }}
 """
 _LAYOUT_EDGES = """\
 edge_sets {
-  key: "decides"
-  value { description: "slot to its configurable node" source: "slot" target: "op" }
+  key: "config"
+  value { description: "config node to its config node" source: "nconfig" target: "op" }
 }
 """
 
@@ -54,8 +55,8 @@ edge_sets {
 def schema_text(kind: str) -> str:
     """The GraphSchema of a "layout" or "tile" dataset in protobuf's text format."""
     is_layout = kind == "layout"
-    setting_dim = NUM_LAYOUT_FEATURES if is_layout else NUM_TILE_FEATURES // NUM_TILE_SLOTS
-    text = _SCHEMA.format(num_features=NUM_NODE_FEATURES, setting_dim=setting_dim)
+    config_value_dim = NUM_LAYOUT_FEATURES if is_layout else NUM_TILE_FEATURES // NUM_TILE_BOUNDS
+    text = _SCHEMA.format(num_features=NUM_NODE_FEATURES, config_value_dim=config_value_dim)
     return text + _LAYOUT_EDGES if is_layout else text
 
 

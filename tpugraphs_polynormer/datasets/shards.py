@@ -45,7 +45,7 @@ from tpugraphs_polynormer.datasets.reader import (
     write_candidates,
 )
 from tpugraphs_polynormer.datasets.records import RECORD_FRAMING, serialize_graph, write_record
-from tpugraphs_polynormer.datasets.statistics import Moments, measure, merge, summarize_sizes
+from tpugraphs_polynormer.datasets.statistics import Moments, measure_moments, merge, summarize_sizes
 from tpugraphs_polynormer.errors import UserError
 
 DESCRIPTION_SUFFIX = ".shard.json"
@@ -53,10 +53,10 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class PreprocessSettings:
+class PreprocessOptions:
     """What decides the bytes of a dataset, besides the archives."""
 
-    max_nodes: int = 0  # prune larger graphs to the neighbourhood of their configurable nodes; 0: never
+    max_nodes: int = 0  # prune larger graphs to the neighbourhood of their config nodes; 0: never
     num_hops: int = 3  # how far that neighbourhood reaches at most
     graphs_per_shard: int = 4
     skip_bad: bool = False  # leave bad archives out and list them, instead of stopping
@@ -73,10 +73,10 @@ class PreprocessSettings:
 
 @dataclass(frozen=True)
 class ShardDescription:
-    """What one shard holds, and of which archives and settings it was made."""
+    """What one shard holds, and of which archives and options it was made."""
 
     format_version: int
-    settings: dict[str, Any]
+    options: dict[str, Any]
     sources: dict[str, str]  # archive name -> sha256
     shard: ShardEntry
     moments: dict[str, Any] | None  # of a train shard
@@ -84,21 +84,21 @@ class ShardDescription:
 
 
 def write_shard(
-    folder: Path, name: str, sources: Mapping[str, Path], *, kind: str, is_train: bool, settings: PreprocessSettings
+    folder: Path, name: str, sources: Mapping[str, Path], *, kind: str, is_train: bool, options: PreprocessOptions
 ) -> ShardDescription:
     """Writes (or finds whole) the shard `name` of the archives {graph name: path}; raises ArchiveError on a bad one.
 
     All archives are of one `kind`, "layout" or "tile".
     """
     checksums = {graph: hash_file(path) for graph, path in sources.items()}
-    done = _find_whole(folder, name, checksums, settings)
+    done = _find_whole(folder, name, checksums, options)
     if done:
         _logger.info("%s: already whole, reused", folder / name)
         return done
     token = uuid.uuid4().hex  # a runner may try the same shard twice at once
     staged = {suffix: folder / f".{name}{suffix}.{token}.tmp" for suffix in (RECORD_SUFFIX, CANDIDATE_SUFFIX)}
     try:
-        description = _write_staged(staged, name, sources, checksums, kind, is_train, settings)
+        description = _write_staged(staged, name, sources, checksums, kind, is_train, options)
         for suffix, path in staged.items():
             path.replace(folder / (name + suffix))
     finally:
@@ -151,15 +151,15 @@ def describe_split(descriptions: Sequence[ShardDescription]) -> SplitEntry:
 
 
 def _find_whole(
-    folder: Path, name: str, checksums: Mapping[str, str], settings: PreprocessSettings
+    folder: Path, name: str, checksums: Mapping[str, str], options: PreprocessOptions
 ) -> ShardDescription | None:
     """The description of a shard that an earlier run made of the same input, if its files are intact."""
     try:
         found = read_description(folder, name)
     except DatasetError:
         return None
-    wanted = (FORMAT_VERSION, settings.recorded(), dict(checksums))
-    if (found.format_version, found.settings, found.sources) != wanted or (found.rejected and not settings.skip_bad):
+    wanted = (FORMAT_VERSION, options.recorded(), dict(checksums))
+    if (found.format_version, found.options, found.sources) != wanted or (found.rejected and not options.skip_bad):
         return None
     for suffix, checksum in shard_checksums(found.shard).items():
         path = folder / (name + suffix)
@@ -175,7 +175,7 @@ def _write_staged(
     checksums: Mapping[str, str],
     kind: str,
     is_train: bool,
-    settings: PreprocessSettings,
+    options: PreprocessOptions,
 ) -> ShardDescription:
     entries: list[GraphEntry] = []
     moments: list[Moments] = []
@@ -186,7 +186,7 @@ def _write_staged(
             try:
                 archive, candidates = read_candidates(path, kind)
             except UserError as fault:
-                if not settings.skip_bad:
+                if not options.skip_bad:
                     raise
                 rejected.append(Rejected(path.name, str(fault).replace(str(path), path.name)))
                 continue
@@ -194,8 +194,8 @@ def _write_staged(
             noise = measure_noise(candidates.runtimes / candidates.normalizers, group_equal(candidates.codes))
             if is_train:
                 candidates = collapse_duplicates(candidates)
-            kept = keep_neighbourhood(archive, settings.max_nodes, settings.num_hops)
-            record = serialize_graph(archive, kept, candidates.settings, candidates.codes.shape[1])
+            kept = keep_neighbourhood(archive, options.max_nodes, options.num_hops)
+            record = serialize_graph(archive, kept, candidates.config_values, candidates.codes.shape[1])
             write_record(records, record)
             entry = GraphEntry(
                 name=graph,
@@ -206,8 +206,8 @@ def _write_staged(
                 code_bytes=candidates.codes.itemsize,
                 num_nodes=len(kept),
                 num_edges=int(np.isin(archive.edge_index, kept).all(axis=1).sum()),
-                num_slots=candidates.codes.shape[1],
-                num_settings=len(candidates.settings),
+                num_config_nodes=candidates.codes.shape[1],
+                num_config_values=len(candidates.config_values),
                 num_candidates=len(candidates.codes),
                 num_source_candidates=num_source,
                 noise=noise,
@@ -218,10 +218,10 @@ def _write_staged(
                 raise RuntimeError(f"{graph}: wrote {stream.tell() - entry.codes_offset} candidate bytes")
             entries.append(entry)
             if is_train:
-                moments.append(measure(archive.node_feat[kept], archive.node_opcode[kept]))
+                moments.append(measure_moments(archive.node_feat[kept], archive.node_opcode[kept]))
     return ShardDescription(
         format_version=FORMAT_VERSION,
-        settings=settings.recorded(),
+        options=options.recorded(),
         sources=dict(checksums),
         shard=ShardEntry(
             name=name,
@@ -250,13 +250,13 @@ def read_candidates(path: Path, kind: str) -> tuple[TileArchive | LayoutArchive,
     if archive.kind != kind:
         raise ArchiveError(path, "kind", f"a {archive.kind} archive", f"a {kind} archive")
     if isinstance(archive, LayoutArchive):
-        settings, codes = encode_layouts(iterate_layouts(path), len(archive.node_config_ids))
+        config_values, codes = encode_layouts(iterate_layouts(path), len(archive.node_config_ids))
         normalizers = np.ones(archive.num_candidates, np.int64)
     else:
-        settings, codes = encode_tiles(archive.config_feat)
+        config_values, codes = encode_tiles(archive.config_feat)
         normalizers = archive.config_runtime_normalizers
     rows = np.arange(archive.num_candidates, dtype=np.int32)
-    return archive, Candidates(settings, codes, archive.config_runtime, normalizers, rows, np.ones_like(rows))
+    return archive, Candidates(config_values, codes, archive.config_runtime, normalizers, rows, np.ones_like(rows))
 
 
 def _plain(moments: Moments) -> dict[str, Any]:

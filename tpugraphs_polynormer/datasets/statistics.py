@@ -11,7 +11,7 @@ from tpugraphs_polynormer.catalog import NUM_NODE_FEATURES, NUM_OPCODES
 
 HEAVY_TAIL = 8.0  # a column that reaches past this is fed through the signed logarithm
 QUANTILES = (0.5, 0.9, 0.99)
-SIZE_NAMES = ("nodes", "edges", "slots", "settings", "candidates")
+SIZE_NAMES = ("nodes", "edges", "config_nodes", "config_values", "candidates")
 
 
 def signed_log(values: np.ndarray) -> np.ndarray:
@@ -32,7 +32,7 @@ class Moments:
     opcodes: np.ndarray  # [NUM_OPCODES] int64
 
 
-def measure(node_feat: np.ndarray, node_opcode: np.ndarray) -> Moments:
+def measure_moments(node_feat: np.ndarray, node_opcode: np.ndarray) -> Moments:
     """The moments of one graph's nodes: [n, d] features, [n] opcodes."""
     both = np.stack([node_feat.astype(np.float64), signed_log(node_feat)])
     mean = both.mean(axis=1)
@@ -78,7 +78,7 @@ class FeatureStatistics:
     opcode_counts: tuple[int, ...]  # [121]
 
 
-def summarize(moments: Moments) -> FeatureStatistics:
+def summarize_moments(moments: Moments) -> FeatureStatistics:
     """Chooses the logged or the plain moments of each column."""
     heavy = np.maximum(-moments.minimum, moments.maximum) > HEAVY_TAIL
     columns = np.arange(NUM_NODE_FEATURES)

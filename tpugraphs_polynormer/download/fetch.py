@@ -12,7 +12,7 @@ from pathlib import Path
 from tpugraphs_polynormer.archives.indices import read_index_file
 from tpugraphs_polynormer.download.http import (
     DownloadError,
-    DownloadSettings,
+    DownloadOptions,
     ask_size,
     fetch_file,
     part_path,
@@ -31,8 +31,8 @@ from tpugraphs_polynormer.files import write_text
 
 __all__ = [
     "DownloadError",
+    "DownloadOptions",
     "DownloadRecord",
-    "DownloadSettings",
     "download_benchmarks",
     "download_collections",
     "download_files",
@@ -59,7 +59,7 @@ def download_collections(
     *,
     base_address: str | None = None,
     with_indices: bool = True,
-    settings: DownloadSettings | None = None,
+    options: DownloadOptions | None = None,
 ) -> dict[str, DownloadRecord]:
     """Fetches the tar files of the collections and unpacks them into out/npz/...; the records by file name.
 
@@ -67,22 +67,22 @@ def download_collections(
     """
     kinds = [list_index_files, list_collection_files] if with_indices else [list_collection_files]  # small files first
     files = [file for list_files in kinds for name in collections for file in list_files(name, base_address)]
-    return download_files(files, out, settings=settings)
+    return download_files(files, out, options=options)
 
 
 def download_benchmarks(
-    names: Sequence[str], out: Path, *, mirror: str | None = None, settings: DownloadSettings | None = None
+    names: Sequence[str], out: Path, *, mirror: str | None = None, options: DownloadOptions | None = None
 ) -> dict[str, DownloadRecord]:
     """Fetches the published files of the benchmarks to where `read_benchmark(name, out)` finds them."""
     files = [file for name in names for file in list_benchmark_files(name, mirror)]
-    return download_files(files, out, settings=settings)
+    return download_files(files, out, options=options)
 
 
 def download_files(
-    files: Iterable[RemoteFile], out: Path, *, settings: DownloadSettings | None = None
+    files: Iterable[RemoteFile], out: Path, *, options: DownloadOptions | None = None
 ) -> dict[str, DownloadRecord]:
     """Fetches what is not yet complete below `out`, after checking that the disk has room for all of it."""
-    settings = settings or DownloadSettings()
+    options = options or DownloadOptions()
     files = list(dict.fromkeys(files))
     out.mkdir(parents=True, exist_ok=True)
     records = read_records(out)
@@ -90,9 +90,9 @@ def download_files(
     for file in files:
         if file not in pending:
             _logger.info("%s is already complete, skipped", out / file.path)
-    _check_disk(pending, out, settings)
+    _check_disk(pending, out, options)
     for file in pending:
-        _download(file, out, records, settings)
+        _download(file, out, records, options)
     return {file.path: records[file.path] for file in files}
 
 
@@ -132,39 +132,39 @@ def _has_size(path: Path, size: int) -> bool:
     return path.is_file() and path.stat().st_size == size
 
 
-def _check_disk(files: Sequence[RemoteFile], out: Path, settings: DownloadSettings) -> None:
+def _check_disk(files: Sequence[RemoteFile], out: Path, options: DownloadOptions) -> None:
     """Room for all the files; an archive needs its size again while it is unpacked, and for good if it is kept."""
     needed = largest_archive = 0
     for file in files:
-        size = ask_size(file, settings)
+        size = ask_size(file, options)
         if size is None:
             _logger.warning("%s: the server does not tell the size, so the disk is not checked for it", file.address)
             continue
         path = out / file.path
         needed += max(size - size_of(path) - size_of(part_path(path)), 0)
         if file.is_archive:
-            needed += size if settings.keep_archives else 0
+            needed += size if options.keep_archives else 0
             largest_archive = max(largest_archive, size)
-    needed += 0 if settings.keep_archives else largest_archive
+    needed += 0 if options.keep_archives else largest_archive
     free = shutil.disk_usage(out).free
     if needed > free:
         happened = f"{len(files)} files from there need {needed:,} bytes, but {out} has {free:,} bytes free"
         raise DownloadError(files[0].address, happened, "free space, or choose another output folder")
 
 
-def _download(file: RemoteFile, out: Path, records: dict[str, DownloadRecord], settings: DownloadSettings) -> None:
+def _download(file: RemoteFile, out: Path, records: dict[str, DownloadRecord], options: DownloadOptions) -> None:
     """Fetch and record; then unpack and record again, so that a kill in between costs no second fetch."""
     path = out / file.path
     record = records.get(file.path)
     if record is None or record.address != file.address or not _has_size(path, record.size):
-        record = DownloadRecord(file.address, *fetch_file(file, path, settings))
+        record = DownloadRecord(file.address, *fetch_file(file, path, options))
         if file.path.startswith(f"{INDEX_FOLDER}/"):
             _check_indices(file, path)
         _write_record(out, records, file.path, record)
     if file.is_archive:
         members = _unpack(file, path, out, records)
         _write_record(out, records, file.path, replace(record, members=members))
-        if not settings.keep_archives:
+        if not options.keep_archives:
             path.unlink()
 
 

@@ -41,7 +41,7 @@ class _Interrupted(Exception):
 
 
 @dataclass(frozen=True)
-class DownloadSettings:
+class DownloadOptions:
     """How hard to try; the pause after failure k is min(first_pause * 2^(k - 1), longest_pause) seconds."""
 
     attempts: int = 6  # in a row without a new megabyte
@@ -61,27 +61,27 @@ class _PartState:
     validator: str | None
 
 
-def ask_size(file: RemoteFile, settings: DownloadSettings) -> int | None:
+def ask_size(file: RemoteFile, options: DownloadOptions) -> int | None:
     """The size that the server announces, or None where it does not say."""
 
     def ask() -> int | None:
         try:
-            with _open(file, settings, method="HEAD") as response:
+            with _open(file, options, method="HEAD") as response:
                 return _content_length(response)
         except urllib.error.HTTPError as error:
             if error.code in _NO_HEAD_STATUSES:
                 return None
             raise
 
-    return _retry(file, settings, ask)
+    return _retry(file, options, ask)
 
 
-def fetch_file(file: RemoteFile, path: Path, settings: DownloadSettings) -> tuple[int, str]:
+def fetch_file(file: RemoteFile, path: Path, options: DownloadOptions) -> tuple[int, str]:
     """Brings the file to `path` through `path`.part, going on where an earlier run stopped; its size and sha256."""
     part = part_path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tqdm(desc=path.name, unit="B", unit_scale=True, disable=None) as bar:
-        _retry(file, settings, lambda: _attempt(file, part, bar, settings), lambda: size_of(part))
+        _retry(file, options, lambda: _attempt(file, part, bar, options), lambda: size_of(part))
     with part.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     if file.sha256 not in (None, digest):
@@ -105,14 +105,14 @@ def size_of(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
-def _attempt(file: RemoteFile, part: Path, bar: tqdm, settings: DownloadSettings) -> None:
+def _attempt(file: RemoteFile, part: Path, bar: tqdm, options: DownloadOptions) -> None:
     """One GET that appends to the part file, or starts it anew where the server cannot go on from there."""
     state = _read_state(part, file.address)
     start = size_of(part) if state else 0
     if state and start == state.size:
         return  # all of it had arrived when the earlier run was stopped
     try:
-        response = _open(file, settings, headers=_range_headers(state, start))
+        response = _open(file, options, headers=_range_headers(state, start))
     except urllib.error.HTTPError as error:
         if error.code != 416:
             raise
@@ -161,12 +161,12 @@ def _copy(response: http.client.HTTPResponse, part: Path, bar: tqdm, start: int,
 
 
 def _open(
-    file: RemoteFile, settings: DownloadSettings, *, method: str = "GET", headers: dict[str, str] | None = None
+    file: RemoteFile, options: DownloadOptions, *, method: str = "GET", headers: dict[str, str] | None = None
 ) -> http.client.HTTPResponse:
     if not file.address.startswith(("http://", "https://")):
         raise DownloadError(file.address, "not an http:// or https:// address", "mend the base address")
     request = urllib.request.Request(file.address, headers=headers or {}, method=method)
-    response = urllib.request.urlopen(request, timeout=settings.timeout)
+    response = urllib.request.urlopen(request, timeout=options.timeout)
     if method == "GET" and response.headers.get_content_type() == "text/html":
         response.close()
         advice = f"open the address in a browser and save the file as {file.path} in the data folder, or use a mirror"
@@ -175,7 +175,7 @@ def _open(
 
 
 def _retry(
-    file: RemoteFile, settings: DownloadSettings, act: Callable[[], _Result], progress: Callable[[], int] = lambda: 0
+    file: RemoteFile, options: DownloadOptions, act: Callable[[], _Result], progress: Callable[[], int] = lambda: 0
 ) -> _Result:
     """Calls `act` until it succeeds, at most `attempts` times in a row without a new megabyte, pausing in between."""
     failures, best = 0, progress()
@@ -194,12 +194,12 @@ def _retry(
             raise DownloadError(file.address, f"cannot be written ({error})", "mend that, then run again") from error
         reached = progress()
         failures, best = (1, reached) if reached >= best + _CHUNK_BYTES else (failures + 1, best)
-        if failures >= settings.attempts:
+        if failures >= options.attempts:
             advice = "run the same command again: it goes on where it stopped"
             raise DownloadError(file.address, f"gave up after {failures} failures, the last: {reason}", advice)
-        pause = min(settings.first_pause * 2 ** (failures - 1), settings.longest_pause)
+        pause = min(options.first_pause * 2 ** (failures - 1), options.longest_pause)
         _logger.warning("%s: %s; trying again in %g s", file.address, reason, pause)
-        settings.sleep(pause)
+        options.sleep(pause)
 
 
 def _content_length(response: http.client.HTTPResponse) -> int | None:

@@ -23,7 +23,7 @@ class UnpackError(UserError):
 def unpack_archive(archive: Path, out: Path) -> dict[str, int]:
     """Unpacks a .tar or .zip below `out` and returns the size of each file by its path.
 
-    Everything is checked, then unpacked into a temporary folder beside its place, then moved: a folder that is new
+    Everything is checked, then unpacked into a temporary folder beside its target, then moved: a folder that is new
     appears in one rename. A killed run leaves only the temporary folder, which the next one removes.
     """
     staging = out / f".unpacking-{archive.name}"
@@ -81,8 +81,8 @@ def _check_names(archive: Path, members: Iterable[tuple[str, int, bool]]) -> dic
 def _move_into(source: Path, target: Path) -> None:
     """Moves what is in `source` into the folder `target`, whole folders at once where the target has none."""
     for entry in sorted(source.iterdir()):
-        place = target / entry.name
-        if entry.is_dir() and place.is_dir():
-            _move_into(entry, place)
+        target_path = target / entry.name
+        if entry.is_dir() and target_path.is_dir():
+            _move_into(entry, target_path)
         else:
-            os.replace(entry, place)
+            os.replace(entry, target_path)

@@ -44,12 +44,12 @@ _PASSING = ELEMENTWISE_OPCODES | {"all-reduce"}
 
 @dataclass(frozen=True)
 class Choices:
-    """The choices of all nc configurable nodes of a program; a node's choice 0 is the compiler's default.
+    """The choices of all nc config nodes of a program; a node's choice 0 is the compiler's default.
 
     node_ids int64 [nc]: rows of the nodes, ascending (node_config_ids). table int8 [t, 18]: all choices, one node's
     after another's. starts, counts int64 [nc]: node j owns table[starts[j] : starts[j] + counts[j]]. groups int64 [nc]:
     nodes with the same number have the same opcode and choices; real searches give them one common choice. links int64
-    [l, 3]: (consumer j, slot 1 or 2, producer j): that operand of j is the producer's output, elementwise work apart.
+    [l, 3]: (consumer j, operand 1 or 2, producer j): that operand of j is the producer's output, up to elementwise ops.
     """
 
     node_ids: np.ndarray
@@ -179,14 +179,14 @@ def _equal_product_groups(output: Layout, operand: Layout) -> tuple[tuple[Layout
     """The finest cut of both shapes into runs of dims with equal products, from major to minor, sizes of 1 left out."""
     shapes = (output, operand)
     sides = [[dim for dim, size in enumerate(shape) if size != 1] for shape in shapes]
-    groups, start, place, sizes = [], [0, 0], [0, 0], [1, 1]
-    while place[0] < len(sides[0]) or place[1] < len(sides[1]):
-        behind = 0 if (sizes[0] <= sizes[1] and place[0] < len(sides[0])) or place[1] == len(sides[1]) else 1
-        sizes[behind] *= shapes[behind][sides[behind][place[behind]]]
-        place[behind] += 1
-        if sizes[0] == sizes[1] != 0 and place[0] > start[0] and place[1] > start[1]:
-            groups.append(tuple(tuple(sides[side][start[side] : place[side]]) for side in (0, 1)))
-            start, sizes = list(place), [1, 1]
+    groups, start, index, sizes = [], [0, 0], [0, 0], [1, 1]
+    while index[0] < len(sides[0]) or index[1] < len(sides[1]):
+        behind = 0 if (sizes[0] <= sizes[1] and index[0] < len(sides[0])) or index[1] == len(sides[1]) else 1
+        sizes[behind] *= shapes[behind][sides[behind][index[behind]]]
+        index[behind] += 1
+        if sizes[0] == sizes[1] != 0 and index[0] > start[0] and index[1] > start[1]:
+            groups.append(tuple(tuple(sides[side][start[side] : index[side]]) for side in (0, 1)))
+            start, sizes = list(index), [1, 1]
     return tuple(groups)
 
 
@@ -238,7 +238,7 @@ def _number_tables(tables: list[np.ndarray]) -> tuple[list[np.ndarray], np.ndarr
 
 
 def _links(instructions: Sequence[Instruction], rows: Sequence[int]) -> np.ndarray:
-    """int64 [l, 3]: which configurable node's output reaches which operand of which other one."""
+    """int64 [l, 3]: which config node's output reaches which operand of which other one."""
     number = {row: j for j, row in enumerate(rows)}
     row_of = {each.id: row for row, each in enumerate(instructions)}
     source: list[int] = []  # per instruction the configurable row that its value comes from, or -1
@@ -247,8 +247,8 @@ def _links(instructions: Sequence[Instruction], rows: Sequence[int]) -> np.ndarr
         operands = [row_of[each] for each in instruction.operand_ids if each in row_of and row_of[each] < row]
         if row in number:
             links.extend(
-                (number[row], slot, number[source[operand]])
-                for slot, operand in enumerate(operands[:2], start=1)
+                (number[row], operand_number, number[source[operand]])
+                for operand_number, operand in enumerate(operands[:2], start=1)
                 if source[operand] >= 0
             )
             source.append(row)

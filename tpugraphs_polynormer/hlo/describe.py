@@ -14,7 +14,7 @@ _TENSORS = ("output", "input", "kernel")
 def describe_candidate(
     module: Module, choices: Choices, layouts: np.ndarray, *, reference: np.ndarray | None = None
 ) -> list[str]:
-    """One line per configurable node of a candidate.
+    """One line per config node of a candidate.
 
     Args:
       module: the program.

@@ -13,7 +13,7 @@ from tpugraphs_polynormer.hlo.opcodes import opcode_id
 
 # Columns 2..20: the XLA PrimitiveType numbers in one-hot order. Types newer than the dataset have no column.
 ELEMENT_TYPE_ORDER = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 15, 18, 13, 14, 17)
-_ELEMENT_TYPE_COLUMN = {number: 2 + place for place, number in enumerate(ELEMENT_TYPE_ORDER)}
+_ELEMENT_TYPE_COLUMN = {number: 2 + index for index, number in enumerate(ELEMENT_TYPE_ORDER)}
 ELEMENT_TYPE_NAMES = {
     0: "invalid", 1: "pred", 2: "s8", 3: "s16", 4: "s32", 5: "s64", 6: "u8", 7: "u16", 8: "u32", 9: "u64",
     10: "f16", 11: "f32", 12: "f64", 13: "tuple", 14: "opaque", 15: "c64", 16: "bf16", 17: "token", 18: "c128",
@@ -23,7 +23,7 @@ _ROWS_PER_BLOCK = 4096
 
 
 def _lead_names(name: str, count: int) -> list[str]:
-    return [f"{name}_{place}" for place in range(count)]
+    return [f"{name}_{index}" for index in range(count)]
 
 
 def _seq_names(name: str, count: int) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 from tpugraphs_polynormer.hlo.errors import HloError
 from tpugraphs_polynormer.hlo.module import Module
 from tpugraphs_polynormer.hlo.prelayout import EXPORT_NAME, find_snapshot
-from tpugraphs_polynormer.hlo.protobuf import read_module
+from tpugraphs_polynormer.hlo.protobuf import parse_module
 
 _COMPILE_SECONDS = 1800
 
@@ -37,7 +37,7 @@ def from_jax(function: Callable[..., Any], *args: Any, before_layout: bool = Fal
     jitted = function if hasattr(function, "lower") else jax.jit(function)
     if before_layout:
         return _snapshot_before_layout(jitted, args)
-    return read_module(jitted.lower(*args).compiler_ir("hlo").as_serialized_hlo_module_proto())
+    return parse_module(jitted.lower(*args).compiler_ir("hlo").as_serialized_hlo_module_proto())
 
 
 def from_tf(function: Callable[..., Any], *args: Any) -> Module:
@@ -49,7 +49,7 @@ def from_tf(function: Callable[..., Any], *args: Any) -> Module:
     # A tf.function made without jit_compile cannot show its HLO: so what it wraps is wrapped anew.
     plain = function.python_function if hasattr(function, "python_function") else function
     compiled = tf.function(plain, jit_compile=True)
-    return read_module(compiled.experimental_get_compiler_ir(*args)(stage="hlo_serialized"))
+    return parse_module(compiled.experimental_get_compiler_ir(*args)(stage="hlo_serialized"))
 
 
 def _snapshot_before_layout(jitted: Any, args: tuple[Any, ...]) -> Module:
@@ -77,4 +77,4 @@ def _snapshot_before_layout(jitted: Any, args: tuple[Any, ...]) -> Module:
                 f"the compiling child process ended with code {child.returncode} and left no snapshot before layout "
                 f"assignment ({last}); use before_layout=False"
             )
-        return read_module(snapshot.read_bytes())
+        return parse_module(snapshot.read_bytes())

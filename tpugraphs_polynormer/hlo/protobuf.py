@@ -39,7 +39,7 @@ class LayoutRun:
 
 @dataclass(frozen=True)
 class LayoutTuning:
-    """A ModuleTuningData message: a program, the rows of its configurable nodes, its measured runs in file order."""
+    """A ModuleTuningData message: a program, the rows of its config nodes, its measured runs in file order."""
 
     module: Module
     node_ids: tuple[int, ...]
@@ -87,7 +87,7 @@ def detect_kind(data: bytes) -> str:
     )
 
 
-def read_module(data: bytes) -> Module:
+def parse_module(data: bytes) -> Module:
     """Reads an HloProto, an HloModuleProto, or the module of a ModuleTuningData; which one, the content says.
 
     Raises:
@@ -102,7 +102,7 @@ def read_module(data: bytes) -> Module:
     return _module(message)
 
 
-def read_layout_tuning(data: bytes) -> LayoutTuning:
+def parse_layout_tuning(data: bytes) -> LayoutTuning:
     """Reads a ModuleTuningData message (a layout file); HloError where the bytes are none."""
     message = _find_layout_tuning(data)
     if message is None:
@@ -111,11 +111,11 @@ def read_layout_tuning(data: bytes) -> LayoutTuning:
             "config_index_to_node can be read"
         )
     nodes = tuple(message.config_index_to_node)
-    runs = tuple(_layout_run(run, len(nodes), place) for place, run in enumerate(message.runs))
+    runs = tuple(_layout_run(run, len(nodes), index) for index, run in enumerate(message.runs))
     return LayoutTuning(module=_module(message.module), node_ids=nodes, runs=runs)
 
 
-def read_tile_tuning(data: bytes) -> tuple[TileTuning, ...]:
+def parse_tile_tuning(data: bytes) -> tuple[TileTuning, ...]:
     """Reads a TuningData message (a tile file): one record per kernel; HloError where the bytes are none."""
     message = _find_tile_tuning(data)
     if message is None:
@@ -136,7 +136,7 @@ def _find_module(data: bytes) -> Any | None:
 
 def _find_layout_tuning(data: bytes) -> Any | None:
     message = _parse("ModuleTuning", data)
-    # An HloProto's buffer assignment has the number of the runs; only a tuning file names configurable nodes.
+    # An HloProto's buffer assignment has the number of the runs; only a tuning file names config nodes.
     if message is None or not message.runs or not message.config_index_to_node:
         return None
     return message if _is_program(message.module) else None
@@ -270,18 +270,18 @@ def _runtime(run: Any) -> int | None:
     return run.profile.compute_time_ns if run.HasField("profile") else None
 
 
-def _layout_run(run: Any, num_nodes: int, place: int) -> LayoutRun:
+def _layout_run(run: Any, num_nodes: int, index: int) -> LayoutRun:
     layouts = None
     if run.HasField("module_candidate"):
-        layouts = _layout_rows(run.module_candidate.layout.nodes, num_nodes, place)
+        layouts = _layout_rows(run.module_candidate.layout.nodes, num_nodes, index)
     return LayoutRun(layouts, _runtime(run), run.error, run.is_default)
 
 
-def _layout_rows(nodes: Any, num_nodes: int, place: int) -> np.ndarray:
+def _layout_rows(nodes: Any, num_nodes: int, index: int) -> np.ndarray:
     """int32 [nc, 18]: three tensors of six minor-to-major dims per node; what is not given is -1."""
     if len(nodes) != num_nodes:
         raise HloError(
-            f"run {place} of the layout tuning file gives layouts for {len(nodes)} nodes, expected {num_nodes} "
+            f"run {index} of the layout tuning file gives layouts for {len(nodes)} nodes, expected {num_nodes} "
             "(one per entry of config_index_to_node): the file is damaged"
         )
     rows = np.full((num_nodes, NUM_TENSORS, NUM_LAYOUT_DIMS), -1, dtype=np.int32)

@@ -35,7 +35,7 @@ def draw_candidates(choices: Choices, count: int, *, seed: int, mode: str = "def
       count: how many, the default included; 1..100,040.
       seed: same seed, same candidates; a larger count only appends.
       mode: "random": every choice alike. "default": mutations of the default, from slight to thorough. "consistent":
-        an operand that comes from another configurable node prefers that node's output layout.
+        an operand that comes from another config node prefers that node's output layout.
       tied: nodes of one group get one common choice, as in the real archives. Not for "consistent", which is per node.
     """
     return gather_layouts(choices, draw_indices(choices, count, seed=seed, mode=mode, tied=tied))
@@ -104,23 +104,25 @@ def _draw_consistent(choices: Choices, rng: np.random.Generator) -> np.ndarray:
     agreement = lru_cache(maxsize=4096)(lambda *key: _agreement(choices, *key))
     drawn = np.zeros((_BLOCK, len(choices.node_ids)), dtype=np.int16)
     links: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for consumer, slot, producer in choices.links.tolist():
-        links[consumer].append((slot, producer))
+    for consumer, operand_number, producer in choices.links.tolist():
+        links[consumer].append((operand_number, producer))
     for node in range(len(choices.node_ids)):
         weights = rng.random((_BLOCK, choices.counts[node]), dtype=np.float32)
         allowed = np.ones(weights.shape, dtype=bool)
-        for slot, producer in links[node]:
+        for operand_number, producer in links[node]:
             spans = (choices.starts[producer], choices.counts[producer], choices.starts[node], choices.counts[node])
-            allowed &= agreement(slot, *map(int, spans))[drawn[:, producer]]
+            allowed &= agreement(operand_number, *map(int, spans))[drawn[:, producer]]
         allowed |= ~allowed.any(axis=1, keepdims=True)
         drawn[:, node] = np.where(allowed, weights, -1).argmax(axis=1)
     return drawn
 
 
-def _agreement(choices: Choices, slot: int, start: int, count: int, own_start: int, own_count: int) -> np.ndarray:
+def _agreement(
+    choices: Choices, operand_number: int, start: int, count: int, own_start: int, own_count: int
+) -> np.ndarray:
     """bool [producer's choices, own choices]: does the operand's layout agree with the producer's output layout?"""
     outputs = choices.table[start : start + count, :6]
-    operands = choices.table[own_start : own_start + own_count, 6 * slot : 6 * slot + 6]
+    operands = choices.table[own_start : own_start + own_count, 6 * operand_number : 6 * operand_number + 6]
     return np.array([[_same_order(a.tolist(), b.tolist()) for b in operands] for a in outputs])
 
 

@@ -16,17 +16,17 @@ _PLAIN_FIELDS = ("id", "parameter_number", "feature_group_count", "batch_group_c
 _REPEATED_FIELDS = ("operand_ids", "called_computation_ids", "dimensions", "dynamic_slice_sizes")
 
 
-def write_module(module: Module) -> bytes:
-    """The bytes of an HloModuleProto; `read_module` gives the same records back."""
+def serialize_module(module: Module) -> bytes:
+    """The bytes of an HloModuleProto; `parse_module` gives the same records back."""
     return _build(_fill_module, "Module", module)
 
 
-def write_layout_tuning(tuning: LayoutTuning) -> bytes:
+def serialize_layout_tuning(tuning: LayoutTuning) -> bytes:
     """The bytes of a ModuleTuningData message (a layout file)."""
     return _build(_fill_layout_tuning, "ModuleTuning", tuning)
 
 
-def write_tile_tuning(kernels: Sequence[TileTuning]) -> bytes:
+def serialize_tile_tuning(kernels: Sequence[TileTuning]) -> bytes:
     """The bytes of a TuningData message (a tile file)."""
     return _build(_fill_tile_tuning, "Tuning", kernels)
 

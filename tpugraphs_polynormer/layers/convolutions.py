@@ -5,9 +5,9 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tpugraphs_polynormer.layers.dense import build_layers
-from tpugraphs_polynormer.layers.edge_index import Edges
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex
 from tpugraphs_polynormer.layers.ops.aggregation import aggregate, attend
-from tpugraphs_polynormer.layers.shared_states import Hop, aggregate_hop, attend_hop
+from tpugraphs_polynormer.layers.shared_states import SharedStep, aggregate_hop, attend_hop
 
 
 class Linear(tf.keras.layers.Dense):
@@ -55,25 +55,25 @@ class GraphAttention(tf.keras.layers.Layer):
         self.target_weight = self.add_weight("target_weight", shape_per_head, initializer=starts[1])
         super().build(shape)
 
-    def call(self, states: tf.Tensor, edges: Edges | Hop) -> tf.Tensor:
+    def call(self, states: tf.Tensor, edges: EdgeIndex | SharedStep) -> tf.Tensor:
         projected = self.project(states)
-        if isinstance(edges, Hop):
+        if isinstance(edges, SharedStep):
             return self._attend_hop(projected, edges)
         shape = tf.shape(projected)
-        # A (candidate, head) pair is one slot of the kernel: candidates cost no loop.
-        slots = self.num_heads * (states.shape[1:-1].num_elements() or -1)
-        slots = slots if slots > 0 else self.num_heads * shape[1]
-        source_scores, target_scores = self._score(projected)
+        # A (candidate, head) pair is one column of the kernel: candidates cost no loop.
+        columns = self.num_heads * (states.shape[1:-1].num_elements() or -1)
+        columns = columns if columns > 0 else self.num_heads * shape[1]
+        source_logits, target_logits = self._score(projected)
         attended = attend(
-            tf.reshape(source_scores, [shape[0], slots]),
-            tf.reshape(target_scores, [shape[0], slots]),
-            tf.reshape(projected, [shape[0], slots, self.head_dim]),
+            tf.reshape(source_logits, [shape[0], columns]),
+            tf.reshape(target_logits, [shape[0], columns]),
+            tf.reshape(projected, [shape[0], columns, self.head_dim]),
             edges,
             formulation=self.formulation,
         )
         return tf.reshape(attended, shape)
 
-    def _attend_hop(self, projected: tf.Tensor, hop: Hop) -> tf.Tensor:
+    def _attend_hop(self, projected: tf.Tensor, hop: SharedStep) -> tf.Tensor:
         heads = tf.reshape(projected, [-1, self.num_heads, self.head_dim])
         attended = attend_hop(*self._score(projected), heads, hop, formulation=self.formulation)
         return tf.reshape(attended, [-1, self.num_heads * self.head_dim])
@@ -105,9 +105,9 @@ class GraphConvolution(tf.keras.layers.Layer):
         self.bias = self.add_weight("bias", [self.units], initializer="zeros")
         super().build(shape)
 
-    def call(self, states: tf.Tensor, edges: Edges | Hop, added: tf.Tensor | None = None) -> tf.Tensor:
-        """`added` joins the projected states: like them, or with a Hop those of its first nodes."""
-        on_rows = isinstance(edges, Hop)
+    def call(self, states: tf.Tensor, edges: EdgeIndex | SharedStep, added: tf.Tensor | None = None) -> tf.Tensor:
+        """`added` joins the projected states: like them, or with a SharedStep those of its first nodes."""
+        on_rows = isinstance(edges, SharedStep)
         projected = self.project(states)
         if added is not None:
             projected = edges.add_first(projected, added) if on_rows else projected + added
@@ -133,13 +133,13 @@ class SageConvolution(tf.keras.layers.Layer):
         build_layers([self.from_neighbors, self.from_self], shape)
         super().build(shape)
 
-    def call(self, states: tf.Tensor, edges: Edges | Hop) -> tf.Tensor:
-        if isinstance(edges, Hop):
+    def call(self, states: tf.Tensor, edges: EdgeIndex | SharedStep) -> tf.Tensor:
+        if isinstance(edges, SharedStep):
             return self._convolve_hop(states, edges)
         pooled = aggregate(states, edges, how=self.how, formulation=self.formulation)
         return self.from_neighbors(pooled) + self.from_self(states)
 
-    def _convolve_hop(self, states: tf.Tensor, hop: Hop) -> tf.Tensor:
+    def _convolve_hop(self, states: tf.Tensor, hop: SharedStep) -> tf.Tensor:
         # Projected first, as means and sums allow: the input has fewer rows than the output.
         projected = states @ tf.cast(self.from_neighbors.kernel, states.dtype)
         pooled = aggregate_hop(projected, hop, how=self.how, formulation=self.formulation)

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 
-class Edges(NamedTuple):
+class EdgeIndex(NamedTuple):
     """Directed edges `source -> target` among `num_nodes` nodes, all int32 but the mask; numpy arrays or tensors.
 
     Padding edges join padding nodes and have `mask` False; `mask` None means that every edge is real.
@@ -21,40 +21,40 @@ class Edges(NamedTuple):
     source: tf.Tensor | np.ndarray  # [num_edges], in target-sorted order
     target: tf.Tensor | np.ndarray  # [num_edges], non-decreasing
     source_order: tf.Tensor | np.ndarray  # [num_edges], source[source_order] is non-decreasing
-    target_splits: tf.Tensor | np.ndarray  # [num_nodes + 1], node i receives edges target_splits[i:i+2]
-    source_splits: tf.Tensor | np.ndarray  # [num_nodes + 1], the same for source[source_order]
+    target_offsets: tf.Tensor | np.ndarray  # [num_nodes + 1], node i receives edges target_offsets[i:i+2]
+    source_offsets: tf.Tensor | np.ndarray  # [num_nodes + 1], the same for source[source_order]
     mask: tf.Tensor | np.ndarray | None = None  # [num_edges] bool
 
     @property
     def num_nodes(self) -> int | tf.Tensor:
         """Static where the shape is known, else a scalar tensor."""
-        static = self.target_splits.shape[0]
-        return static - 1 if static is not None else tf.shape(self.target_splits)[0] - 1
+        static = self.target_offsets.shape[0]
+        return static - 1 if static is not None else tf.shape(self.target_offsets)[0] - 1
 
 
 def unknown_edges() -> list[tf.TensorSpec]:
     """The specs of all fields but the mask, for a trace that serves graphs of any size."""
-    return [tf.TensorSpec([None], tf.int32)] * len(Edges._fields[:-1])
+    return [tf.TensorSpec([None], tf.int32)] * len(EdgeIndex._fields[:-1])
 
 
-def build_edges(source: np.ndarray, target: np.ndarray, num_nodes: int, *, mask: np.ndarray | None = None) -> Edges:
+def build_edges(source: np.ndarray, target: np.ndarray, num_nodes: int, *, mask: np.ndarray | None = None) -> EdgeIndex:
     """Sorts edges by (target, source), in numpy. Raises ValueError for node ids outside [0, num_nodes)."""
     source, target = np.asarray(source), np.asarray(target)
     _check_ids(source, target, num_nodes)
     order = np.lexsort((source, target))
     source, target = source[order].astype(np.int32), target[order].astype(np.int32)
     source_order = np.argsort(source, kind="stable").astype(np.int32)
-    return Edges(
+    return EdgeIndex(
         source=source,
         target=target,
         source_order=source_order,
-        target_splits=_splits(target, num_nodes),
-        source_splits=_splits(source, num_nodes),
+        target_offsets=_offsets(target, num_nodes),
+        source_offsets=_offsets(source, num_nodes),
         mask=None if mask is None else np.asarray(mask, bool)[order],
     )
 
 
-def build_undirected_edges(source: np.ndarray, target: np.ndarray, num_nodes: int) -> Edges:
+def build_undirected_edges(source: np.ndarray, target: np.ndarray, num_nodes: int) -> EdgeIndex:
     """The usual treatment: both directions, no duplicates, exactly one self-loop per node."""
     source, target = np.asarray(source, np.int64), np.asarray(target, np.int64)
     _check_ids(source, target, num_nodes)
@@ -64,7 +64,7 @@ def build_undirected_edges(source: np.ndarray, target: np.ndarray, num_nodes: in
     return build_edges(keys % num_nodes, keys // num_nodes, num_nodes)
 
 
-def pad_edges(edges: Edges, *, num_nodes: int, num_edges: int) -> Edges:
+def pad_edges(edges: EdgeIndex, *, num_nodes: int, num_edges: int) -> EdgeIndex:
     """Pads numpy edges to `num_nodes` and `num_edges` with masked self-loops of the last (padding) node."""
     num_padding = num_edges - len(edges.source)
     if num_padding < 0 or num_nodes < edges.num_nodes or (num_padding and num_nodes == edges.num_nodes):
@@ -84,7 +84,7 @@ def pad_edges(edges: Edges, *, num_nodes: int, num_edges: int) -> Edges:
 
 def build_undirected_edges_tf(
     source: tf.Tensor, target: tf.Tensor, num_nodes: int | tf.Tensor, *, mask: tf.Tensor | None = None
-) -> Edges:
+) -> EdgeIndex:
     """`build_undirected_edges` with static shapes: 2 * num_edges + num_nodes edges, duplicates masked, not removed.
 
     TensorFlow ops that also compile under XLA; ids are not checked.
@@ -93,50 +93,50 @@ def build_undirected_edges_tf(
     loops, num_given = tf.range(num_nodes, dtype=tf.int32), tf.shape(source)[0]
     both = tf.concat([source, target, loops], 0), tf.concat([target, source, loops], 0)
     order = _lexicographic_order(*both, num_nodes)
-    place = invert_order(order)
-    # Turned round, the edges are the same: an edge's place by source is the place by target of the one that returns.
+    position = invert_order(order)
+    # Reversed, the edges are the same set: an edge's position by source is its reversed edge's position by target.
     given, back = tf.range(num_given), tf.range(num_given, 2 * num_given)
-    returning = tf.gather(tf.gather(place, tf.concat([back, given, 2 * num_given + loops], 0)), order)
+    returning = tf.gather(tf.gather(position, tf.concat([back, given, 2 * num_given + loops], 0)), order)
     source, target = (tf.gather(ids, order) for ids in both)
-    splits = count_splits(target, num_nodes)
+    splits = count_offsets(target, num_nodes)
     same = (source[1:] == source[:-1]) & (target[1:] == target[:-1])
     # Among equal edges one real one must survive. Padding joins padding nodes only, so equal edges are all real or, on
     # padding nodes, their mask does not matter: keeping the first is enough.
     keep = tf.concat([tf.ones_like(source[:1], tf.bool), ~same], 0)
     if mask is not None:
         keep &= tf.gather(tf.concat([mask, mask, tf.ones_like(loops, tf.bool)], 0), order)
-    return Edges(
+    return EdgeIndex(
         source=source,
         target=target,
         source_order=returning,
-        target_splits=splits,
-        source_splits=splits,
+        target_offsets=splits,
+        source_offsets=splits,
         mask=keep,
     )
 
 
-def renumber_edges(edges: Edges, order: tf.Tensor, place: tf.Tensor) -> Edges:
-    """The edges when node order[i] becomes node i = place[order[i]]: runs of edges are moved, nothing is sorted."""
-    target, moved, target_splits = _move_runs(edges.target_splits, order)
-    _, by_source, source_splits = _move_runs(edges.source_splits, order)
+def renumber_edges(edges: EdgeIndex, order: tf.Tensor, position: tf.Tensor) -> EdgeIndex:
+    """The edges when node order[i] becomes node i = position[order[i]]: runs of edges are moved, nothing is sorted."""
+    target, moved, target_offsets = _move_runs(edges.target_offsets, order)
+    _, by_source, source_offsets = _move_runs(edges.source_offsets, order)
     source_order = tf.gather(invert_order(moved), tf.gather(edges.source_order, by_source))
-    return Edges(
-        source=tf.gather(place, tf.gather(edges.source, moved)),
+    return EdgeIndex(
+        source=tf.gather(position, tf.gather(edges.source, moved)),
         target=target,
         source_order=source_order,
-        target_splits=target_splits,
-        source_splits=source_splits,
+        target_offsets=target_offsets,
+        source_offsets=source_offsets,
         mask=None if edges.mask is None else tf.gather(edges.mask, moved),
     )
 
 
 def select_edges(
-    edges: Edges,
+    edges: EdgeIndex,
     keep: tf.Tensor,
     *,
     sources: tuple[int | tf.Tensor, int | tf.Tensor] | None = None,
     targets: tuple[int | tf.Tensor, int | tf.Tensor] | None = None,
-) -> Edges:
+) -> EdgeIndex:
     """The edges where `keep` [num_edges] is True, from one range [start, stop) of nodes to another (None: all nodes).
 
     Ids count from the start of each range, so the result is square only if the ranges are equal: kernels take values of
@@ -151,19 +151,19 @@ def select_edges(
     first_target, last_target = targets or (0, edges.num_nodes)
     source = tf.gather(edges.source, chosen) - first_source
     target = tf.gather(edges.target, chosen) - first_target
-    return Edges(
+    return EdgeIndex(
         source=source,
         target=target,
         source_order=order,
-        target_splits=count_splits(target, last_target - first_target),
-        source_splits=count_splits(source, last_source - first_source),
+        target_offsets=count_offsets(target, last_target - first_target),
+        source_offsets=count_offsets(source, last_source - first_source),
         mask=None if edges.mask is None else tf.gather(edges.mask, chosen),
     )
 
 
-def as_tensors(edges: Edges) -> Edges:
+def as_tensors(edges: EdgeIndex) -> EdgeIndex:
     """The same edges with every field a tensor (mask may stay None)."""
-    return Edges(*(None if field is None else tf.convert_to_tensor(field) for field in edges))
+    return EdgeIndex(*(None if field is None else tf.convert_to_tensor(field) for field in edges))
 
 
 def _check_ids(source: np.ndarray, target: np.ndarray, num_nodes: int) -> None:
@@ -177,12 +177,12 @@ def _check_ids(source: np.ndarray, target: np.ndarray, num_nodes: int) -> None:
             )
 
 
-def _splits(sorted_ids: np.ndarray, num_nodes: int) -> np.ndarray:
+def _offsets(sorted_ids: np.ndarray, num_nodes: int) -> np.ndarray:
     counts = np.bincount(sorted_ids, minlength=num_nodes)
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
 
-def count_splits(ids: tf.Tensor, num_nodes: int | tf.Tensor) -> tf.Tensor:
+def count_offsets(ids: tf.Tensor, num_nodes: int | tf.Tensor) -> tf.Tensor:
     """[num_nodes + 1]: where each node's run begins in the sorted ids."""
     counts = tf.math.unsorted_segment_sum(tf.ones_like(ids), ids, num_nodes)
     return tf.pad(tf.cumsum(counts), [[1, 0]])
@@ -203,7 +203,7 @@ def repeat_each(counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _move_runs(splits: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Entries that stand node by node, put in another order of the nodes: new nodes, old places, new splits."""
+    """Entries that stand node by node, put in another order of the nodes: new nodes, old positions, new splits."""
     counts = tf.gather(splits[1:] - splits[:-1], order)
     node, within = repeat_each(counts)
     return node, tf.gather(tf.gather(splits, order), node) + within, tf.pad(tf.cumsum(counts), [[1, 0]])

@@ -23,7 +23,7 @@ class GlobalAttention(tf.keras.layers.Layer):
 
     States [num_nodes, dim] or [num_nodes, candidates, dim] -> the same with num_heads * head_dim (heads last, as the
     authors view it). With candidates, each graph attends per candidate. The authors' closing projection is shared by
-    all their global layers, so it belongs to the trunk.
+    all their global layers, so it belongs to the encoder.
 
     Args:
       num_heads, head_dim: the output width is their product.
@@ -142,11 +142,11 @@ def linear_attention(
     if component_ids is None or is_single(num_components):
         attended = _attend_blocks(*(array[tf.newaxis] for array in wide), num_heads=num_heads)
     else:
-        slots, block_components = block_layout(component_ids, num_components, block_nodes)
-        blocks = [to_blocks(array, slots, tf.shape(block_components)[0], block_nodes) for array in wide]
+        positions, block_components = block_layout(component_ids, num_components, block_nodes)
+        blocks = [to_blocks(array, positions, tf.shape(block_components)[0], block_nodes) for array in wide]
         share = functools.partial(_sum_per_component, components=block_components, num_components=num_components)
         attended = _attend_blocks(*blocks, num_heads=num_heads, share=share)
-        attended = tf.gather(tf.reshape(attended, tf.concat([[-1], shape[1:]], 0)), slots)
+        attended = tf.gather(tf.reshape(attended, tf.concat([[-1], shape[1:]], 0)), positions)
     return tf.cast(tf.reshape(attended, shape), value.dtype)
 
 
@@ -191,7 +191,7 @@ def block_layout(
     """Gives each graph whole blocks of `block_nodes`, which keeps the work linear and every shape static.
 
     Returns:
-      slots: [num_nodes], the place of each node in the blocks laid end to end.
+      positions: [num_nodes], the place of each node in the blocks laid end to end.
       block_components: [num_nodes // block_nodes + num_components], the graph of each block.
     """
     ids = tf.cast(component_ids, tf.int32)
@@ -200,16 +200,16 @@ def block_layout(
     counts = (sizes + block_nodes - 1) // block_nodes
     first_block = tf.cumsum(counts, exclusive=True)
     first_node = tf.cumsum(sizes, exclusive=True)
-    slots = tf.range(num_nodes) + tf.gather(first_block * block_nodes - first_node, ids)
+    positions = tf.range(num_nodes) + tf.gather(first_block * block_nodes - first_node, ids)
     blocks = tf.range(num_nodes // block_nodes + num_components)
     ends = first_block + counts
     # Unused blocks at the end hold zeros, so their graph does not matter.
     components = tf.reduce_sum(tf.cast(blocks[:, tf.newaxis] >= ends[tf.newaxis, :], tf.int32), 1)
-    return slots, tf.minimum(components, num_components - 1)
+    return positions, tf.minimum(components, num_components - 1)
 
 
-def to_blocks(array: tf.Tensor, slots: tf.Tensor, num_blocks: tf.Tensor, block_nodes: int) -> tf.Tensor:
+def to_blocks(array: tf.Tensor, positions: tf.Tensor, num_blocks: tf.Tensor, block_nodes: int) -> tf.Tensor:
     """[num_nodes, ...] -> [num_blocks, block_nodes, ...], zeros where no node stands."""
     tail = tf.shape(array)[1:]
-    placed = tf.scatter_nd(slots[:, tf.newaxis], array, tf.concat([[num_blocks * block_nodes], tail], 0))
+    placed = tf.scatter_nd(positions[:, tf.newaxis], array, tf.concat([[num_blocks * block_nodes], tail], 0))
     return tf.reshape(placed, tf.concat([[num_blocks, block_nodes], tail], 0))

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tpugraphs_polynormer.layers.dense import build_layers
 from tpugraphs_polynormer.layers.dropout import Dropout
-from tpugraphs_polynormer.layers.edge_index import Edges
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex
 from tpugraphs_polynormer.layers.global_attention import GlobalAttention
 from tpugraphs_polynormer.layers.local_attention import build_convolution
 
@@ -16,7 +16,7 @@ class JointAttention(GlobalAttention):
 
     Arguments of GlobalAttention, and:
       conv: `gat` or `gcn`, for A V.
-      relu: ReLU on the result. dropout_rate: after it. formulation: see kernels.
+      relu: ReLU on the result. dropout_rate: after it. formulation: see layers/ops.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class JointAttention(GlobalAttention):
     def call(
         self,
         states: tf.Tensor,
-        edges: Edges,
+        edges: EdgeIndex,
         *,
         component_ids: tf.Tensor | None = None,
         num_components: int | tf.Tensor = 1,

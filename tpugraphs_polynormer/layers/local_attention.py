@@ -7,14 +7,14 @@ import tensorflow as tf
 from tpugraphs_polynormer.layers.convolutions import GraphAttention, GraphConvolution, Linear
 from tpugraphs_polynormer.layers.dense import build_layers
 from tpugraphs_polynormer.layers.dropout import Dropout
-from tpugraphs_polynormer.layers.edge_index import Edges
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex
 from tpugraphs_polynormer.layers.gate import Gate
 from tpugraphs_polynormer.layers.normalization import LayerNorm, MaskedBatchNorm, layer_norm
-from tpugraphs_polynormer.layers.shared_states import Hop, expand
+from tpugraphs_polynormer.layers.shared_states import SharedStep, expand
 
 CONVOLUTIONS = ("gat", "gcn")
 
-_SETTINGS = (
+_ARGUMENTS = (
     "num_heads",
     "head_dim",
     "conv",
@@ -44,7 +44,7 @@ class LocalAttention(tf.keras.layers.Layer):
       pre_norm: layer norm before everything else. post_norm: batch norm after conv + linear.
       relu: Polynormer-r; False leaves the pure polynomial.
       dropout_rate: after the activation.
-      formulation: see kernels.
+      formulation: see layers/ops.
       recompute: recompute the gated product in the backward pass instead of keeping it.
     """
 
@@ -96,7 +96,7 @@ class LocalAttention(tf.keras.layers.Layer):
     def call(
         self,
         states: tf.Tensor,
-        edges: Edges | Hop,
+        edges: EdgeIndex | SharedStep,
         *,
         node_mask: tf.Tensor | None = None,
         fiedler: tf.Tensor | None = None,
@@ -108,7 +108,7 @@ class LocalAttention(tf.keras.layers.Layer):
         factor = expand(activation(self.factor(states)), edges)
         mixed = self.convolve(states, edges) + expand(self.linear(states), edges)
         if self.norm_after is not None:
-            weights = edges.row_weights() if isinstance(edges, Hop) else node_mask
+            weights = edges.row_weights() if isinstance(edges, SharedStep) else node_mask
             mixed = self.norm_after(mixed, node_mask=weights, training=training)
         mixed = self.dropout(activation(mixed), training=training)
         combine = tf.recompute_grad(gated_product) if self.recompute else gated_product
@@ -116,7 +116,7 @@ class LocalAttention(tf.keras.layers.Layer):
         return combine(factor, mixed, gate, tf.identity(self.norm.scale), tf.identity(self.norm.offset))
 
     def get_config(self) -> dict:
-        return {**super().get_config(), **{name: getattr(self, name) for name in _SETTINGS}}
+        return {**super().get_config(), **{name: getattr(self, name) for name in _ARGUMENTS}}
 
 
 def build_convolution(conv: str, *, num_heads: int, head_dim: int, formulation: str) -> tf.keras.layers.Layer:

@@ -1,6 +1,6 @@
 """Early fusion without the waste: a node that no candidate has reached yet has one state, not one per candidate.
 
-Nodes are put in the order of their hops from the configurable ones. Before the first layer only the configurable nodes
+Nodes are put in the order of their hops from the configurable ones. Before the first layer only the config nodes
 differ between candidates; each layer lets the difference travel one hop. So the nodes that vary are always a prefix of
 the order, and the states of p varying nodes and n - p shared ones are kept as the rows of one matrix
 
@@ -23,8 +23,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tpugraphs_polynormer.layers.edge_index import (
-    Edges,
-    count_splits,
+    EdgeIndex,
+    count_offsets,
     invert_order,
     renumber_edges,
     repeat_each,
@@ -34,10 +34,10 @@ from tpugraphs_polynormer.layers.ops.aggregation import attend, inverse_degree, 
 
 
 @dataclass(frozen=True)
-class Hop:
-    """One layer's step: `before` nodes vary in its input, `after` in its output. Node ids are places in the order."""
+class SharedStep:
+    """One layer's step: `before` nodes vary in its input, `after` in its output. Node ids are positions in order."""
 
-    edges: Edges  # among all nodes, without masked ones
+    edges: EdgeIndex  # among all nodes, without masked ones
     num_candidates: int | tf.Tensor
     before: tf.Tensor
     after: tf.Tensor
@@ -68,24 +68,24 @@ class Hop:
         tail = shared.shape[1:].as_list()
         return tf.concat([tf.reshape(varying, [-1, *tail]), shared], 0)
 
-    def connect_rows(self) -> Edges:
+    def connect_rows(self) -> EdgeIndex:
         """The edges among rows: from rows of the input to rows of the output.
 
         An edge into a node that varies stands once for each candidate, from the source's row of that candidate or from
         its only one; an edge into a shared node stands once. Both orders follow from those of `edges`: no sort.
         """
         edges, k, before, after = self.edges, self.num_candidates, self.before, self.after
-        counts = edges.target_splits[1:] - edges.target_splits[:-1]
-        num_into_varying = edges.target_splits[after]
+        counts = edges.target_offsets[1:] - edges.target_offsets[:-1]
+        num_into_varying = edges.target_offsets[after]
 
-        def place(edge: tf.Tensor, candidate: tf.Tensor) -> tf.Tensor:
+        def position(edge: tf.Tensor, candidate: tf.Tensor) -> tf.Tensor:
             """Where an edge (of a candidate) stands: by target, then candidate, then as in `edges`."""
             target = tf.gather(edges.target, edge)
-            first = tf.gather(edges.target_splits, target)
+            first = tf.gather(edges.target_offsets, target)
             in_varying = k * first + candidate * tf.gather(counts, target) + edge - first
             return tf.where(target < after, in_varying, edge + (k - 1) * num_into_varying)
 
-        into_varying, candidate = _for_each_candidate(edges.target[:num_into_varying], edges.target_splits, k)
+        into_varying, candidate = _for_each_candidate(edges.target[:num_into_varying], edges.target_offsets, k)
         source = tf.gather(edges.source, into_varying)
         source = tf.concat(
             [
@@ -98,23 +98,27 @@ class Hop:
         target = tf.concat([target, edges.target[num_into_varying:] + (k - 1) * after], 0)
 
         by_source = edges.source_order
-        num_from_varying = edges.source_splits[before]
+        num_from_varying = edges.source_offsets[before]
         sources = tf.gather(edges.source, by_source[:num_from_varying])
-        from_varying, of_candidate = _for_each_candidate(sources, edges.source_splits, k)
+        from_varying, of_candidate = _for_each_candidate(sources, edges.source_offsets, k)
         from_shared = by_source[num_from_varying:]
         copies = tf.where(tf.gather(edges.target, from_shared) < after, k, 1)
         number, of_copy = repeat_each(copies)
         order = tf.concat(
-            [place(tf.gather(by_source, from_varying), of_candidate), place(tf.gather(from_shared, number), of_copy)], 0
+            [
+                position(tf.gather(by_source, from_varying), of_candidate),
+                position(tf.gather(from_shared, number), of_copy),
+            ],
+            0,
         )
-        into_row = k * edges.target_splits[:after, tf.newaxis] + counts[:after, tf.newaxis] * tf.range(k)
-        into_shared = edges.target_splits[after:] + (k - 1) * num_into_varying
-        return Edges(
+        into_row = k * edges.target_offsets[:after, tf.newaxis] + counts[:after, tf.newaxis] * tf.range(k)
+        into_shared = edges.target_offsets[after:] + (k - 1) * num_into_varying
+        return EdgeIndex(
             source=source,
             target=target,
             source_order=order,
-            target_splits=tf.concat([tf.reshape(into_row, [-1]), into_shared], 0),
-            source_splits=count_splits(source, edges.num_nodes + (k - 1) * before),
+            target_offsets=tf.concat([tf.reshape(into_row, [-1]), into_shared], 0),
+            source_offsets=count_offsets(source, edges.num_nodes + (k - 1) * before),
         )
 
     def row_weights(self) -> tf.Tensor:
@@ -127,19 +131,19 @@ class Hop:
 class Reach(NamedTuple):
     """How far candidates can make a difference: a batch's nodes by hops from the configurable ones, for any candidates.
 
-    All but `order` and `place` is in that order.
+    All but `order` and `position` is in that order.
     """
 
-    edges: Edges  # without masked ones
+    edges: EdgeIndex  # without masked ones
     order: tf.Tensor  # [num_nodes], which node comes where
-    place: tf.Tensor  # [num_nodes], where each node stands in the order
+    position: tf.Tensor  # [num_nodes], where each node stands in the order
     sizes: tuple[tf.Tensor, ...]  # nodes within 0, 1, ..., num_hops hops
     graphs: tf.Tensor  # [num_nodes] int32
     node_mask: tf.Tensor  # [num_nodes] bool
 
 
 @dataclass(frozen=True)
-class Frontier:
+class SharedStates:
     """The rows that `num_candidates` candidates make of a Reach."""
 
     reach: Reach
@@ -150,11 +154,11 @@ class Frontier:
         """Nodes that vary after the last layer."""
         return self.reach.sizes[-1]
 
-    def hops(self, num_layers: int) -> list[Hop]:
+    def hops(self, num_layers: int) -> list[SharedStep]:
         """The steps of `num_layers` layers; after `num_hops` of them nothing spreads (layers without edges)."""
         sizes = (*self.reach.sizes, *self.reach.sizes[-1:] * num_layers)[: num_layers + 1]
         return [
-            Hop(
+            SharedStep(
                 edges=self.reach.edges,
                 num_candidates=self.num_candidates,
                 before=before,
@@ -174,7 +178,7 @@ class Frontier:
         return split_at(per_node, self.num_varying)
 
 
-def find_reach(edges: Edges, starts: tf.Tensor, *, num_hops: int, graphs: tf.Tensor, node_mask: tf.Tensor) -> Reach:
+def find_reach(edges: EdgeIndex, starts: tf.Tensor, *, num_hops: int, graphs: tf.Tensor, node_mask: tf.Tensor) -> Reach:
     """The reach of a batch's candidates.
 
     Args:
@@ -188,11 +192,11 @@ def find_reach(edges: Edges, starts: tf.Tensor, *, num_hops: int, graphs: tf.Ten
     hops = count_hops(edges.source, edges.target, starts, num_hops)
     rings = [tf.where(hops == hop)[:, 0] for hop in range(num_hops + 2)]  # the last is never reached
     order = tf.cast(tf.concat(rings, 0), tf.int32)
-    place = invert_order(order)
+    position = invert_order(order)
     return Reach(
-        edges=renumber_edges(edges, order, place),
+        edges=renumber_edges(edges, order, position),
         order=order,
-        place=place,
+        position=position,
         sizes=tuple(itertools.accumulate(tf.shape(ring)[0] for ring in rings[:-1])),
         graphs=tf.gather(graphs, order),
         node_mask=tf.gather(node_mask, order),
@@ -215,17 +219,17 @@ def count_hops(source: tf.Tensor, target: tf.Tensor, starts: tf.Tensor, most: in
     return hops
 
 
-def layer_edges(edges: Edges | Frontier, num_layers: int) -> list[Edges | Hop]:
-    """What each of a trunk's layers gets as its edges."""
-    return edges.hops(num_layers) if isinstance(edges, Frontier) else [edges] * num_layers
+def layer_edges(edges: EdgeIndex | SharedStates, num_layers: int) -> list[EdgeIndex | SharedStep]:
+    """What each of an encoder's layers gets as its edges."""
+    return edges.hops(num_layers) if isinstance(edges, SharedStates) else [edges] * num_layers
 
 
-def expand(states: tf.Tensor, edges: Edges | Hop) -> tf.Tensor:
+def expand(states: tf.Tensor, edges: EdgeIndex | SharedStep) -> tf.Tensor:
     """States of a layer's input, as its output has them."""
-    return edges.expand(states) if isinstance(edges, Hop) else states
+    return edges.expand(states) if isinstance(edges, SharedStep) else states
 
 
-def aggregate_hop(rows: tf.Tensor, hop: Hop, *, how: str, formulation: str) -> tf.Tensor:
+def aggregate_hop(rows: tf.Tensor, hop: SharedStep, *, how: str, formulation: str) -> tf.Tensor:
     """`kernels.aggregate` of rows [input rows, dim] -> [output rows, dim].
 
     A sum splits: varying neighbours are added up per candidate, shared ones once, for all targets together.
@@ -251,17 +255,17 @@ def aggregate_hop(rows: tf.Tensor, hop: Hop, *, how: str, formulation: str) -> t
 
 
 def attend_hop(
-    source_scores: tf.Tensor, target_scores: tf.Tensor, values: tf.Tensor, hop: Hop, *, formulation: str
+    source_logits: tf.Tensor, target_logits: tf.Tensor, values: tf.Tensor, hop: SharedStep, *, formulation: str
 ) -> tf.Tensor:
     """`kernels.attend` of rows: scores [input rows, heads], values [input rows, heads, dim] -> [output rows, ...].
 
     A node that varies weighs all its neighbours by candidate; one that does not has shared neighbours only.
     """
-    return attend(source_scores, hop.expand(target_scores), values, hop.connect_rows(), formulation=formulation)
+    return attend(source_logits, hop.expand(target_logits), values, hop.connect_rows(), formulation=formulation)
 
 
 def _for_each_candidate(nodes: tf.Tensor, splits: tf.Tensor, k: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """A list sorted by node, with each node's run k times over: the place in the list, and the candidate, [k * length].
+    """A list sorted by node, each node's run repeated k times: (position in the list, candidate), [k * length] each.
 
     Args:
       nodes: [length], the node of each entry. splits: [num_nodes + 1], where the runs begin.

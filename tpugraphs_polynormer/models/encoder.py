@@ -1,20 +1,20 @@
-"""What a ranking model asks of any trunk: where and how candidates join it."""
+"""What a ranking model asks of any encoder: where and how candidates join it."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
-from tpugraphs_polynormer.layers.edge_index import Edges
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex
 
 
-class Trunk(tf.keras.layers.Layer):
+class Encoder(tf.keras.layers.Layer):
     """A graph encoder: states [num_nodes, (candidates,) dim] -> [num_nodes, (candidates,) output_dim].
 
-    The model projects nodes and settings linearly to `join_dim`; what that makes of them is the trunk's `begin`.
+    The model projects nodes and config values linearly to `join_dim`; what that makes of them is the encoder's `begin`.
     """
 
     activation = staticmethod(tf.nn.relu)  # of the first, joined states, and of a baseline's layers
-    num_rejoins = 0  # layers that see the candidates' choices again
+    num_rejoins = 0  # layers that see the candidates' config_states again
 
     @property
     def output_dim(self) -> int:
@@ -27,15 +27,19 @@ class Trunk(tf.keras.layers.Layer):
         return self.output_dim
 
     def begin(
-        self, encoded: tf.Tensor, edges: Edges, choices: tf.Tensor | None = None, graphs: tf.Tensor | None = None
+        self,
+        encoded: tf.Tensor,
+        edges: EdgeIndex,
+        config_states: tf.Tensor | None = None,
+        graphs: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """The trunk's first states, [num_nodes, dim] or [num_nodes, candidates, dim].
+        """The encoder's first states, [num_nodes, dim] or [num_nodes, candidates, dim].
 
         Args:
           encoded: [num_nodes, join_dim], projected nodes. edges: among them.
-          choices: [graphs, candidates, join_dim], what every node of a graph is told of a candidate (tile kernels).
-          graphs: [num_nodes], the graph of each node; needed with choices.
+          config_states: [graphs, candidates, join_dim], added to every node of a graph (tile kernels).
+          graphs: [num_nodes], the graph of each node; needed with config_states.
         """
-        if choices is not None:
-            encoded = encoded[:, tf.newaxis] + tf.gather(choices, graphs)
+        if config_states is not None:
+            encoded = encoded[:, tf.newaxis] + tf.gather(config_states, graphs)
         return self.activation(encoded)

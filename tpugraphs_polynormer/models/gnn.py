@@ -1,4 +1,4 @@
-"""Baseline trunks, GCN, GraphSAGE and GAT, that can stand wherever Polynormer does."""
+"""Baseline encoders, GCN, GraphSAGE and GAT, that can stand wherever Polynormer does."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import tensorflow as tf
 from tpugraphs_polynormer.layers.convolutions import GraphAttention, GraphConvolution, Linear, SageConvolution
 from tpugraphs_polynormer.layers.dense import build_layers
 from tpugraphs_polynormer.layers.dropout import Dropout
-from tpugraphs_polynormer.layers.edge_index import Edges
-from tpugraphs_polynormer.layers.shared_states import Frontier, Hop, layer_edges
-from tpugraphs_polynormer.models.encoder import Trunk
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex
+from tpugraphs_polynormer.layers.shared_states import SharedStates, SharedStep, layer_edges
+from tpugraphs_polynormer.models.encoder import Encoder
 from tpugraphs_polynormer.models.polynormer import Polynormer
 
 
-class BaselineTrunk(Trunk):
+class GraphNetwork(Encoder):
     """Convolutions, each with an activation and dropout: [num_nodes, (candidates,) dim] -> [..., hidden_dim].
 
     Args:
       hidden_dim: width of every layer. num_layers: convolutions. dropout_rate: after each.
-      formulation: see kernels.
+      formulation: see layers/ops.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class BaselineTrunk(Trunk):
     def call(
         self,
         states: tf.Tensor,
-        edges: Edges | Frontier,
+        edges: EdgeIndex | SharedStates,
         *,
         component_ids: tf.Tensor | None = None,
         num_components: int | tf.Tensor = 1,
@@ -66,28 +66,28 @@ class BaselineTrunk(Trunk):
         """Polynormer's signature; a baseline reads only the states and the edges."""
         for convolution, along in zip(self.convolutions, layer_edges(edges, self.num_layers), strict=True):
             states = self.dropout(self.activation(convolution(states, along)), training=training)
-        return edges.split(states) if isinstance(edges, Frontier) else states
+        return edges.split(states) if isinstance(edges, SharedStates) else states
 
     def get_config(self) -> dict:
         names = ("hidden_dim", "num_layers", "dropout_rate", "formulation")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
-class GCN(BaselineTrunk):
+class GCN(GraphNetwork):
     """Graph convolutional network."""
 
     def create_convolution(self, name: str) -> GraphConvolution:
         return GraphConvolution(units=self.hidden_dim, formulation=self.formulation, name=name)
 
 
-class GraphSAGE(BaselineTrunk):
+class GraphSAGE(GraphNetwork):
     """GraphSAGE with mean pooling."""
 
     def create_convolution(self, name: str) -> SageConvolution:
         return SageConvolution(units=self.hidden_dim, formulation=self.formulation, name=name)
 
 
-class GAT(BaselineTrunk):
+class GAT(GraphNetwork):
     """Graph attention network; `num_heads` must divide `hidden_dim`."""
 
     def __init__(self, *, hidden_dim: int, num_heads: int = 8, **kwargs):
@@ -107,11 +107,11 @@ class GAT(BaselineTrunk):
 class _NodeLinear(Linear):
     """A convolution that looks at no neighbour."""
 
-    def call(self, states: tf.Tensor, edges: Edges | Hop) -> tf.Tensor:
+    def call(self, states: tf.Tensor, edges: EdgeIndex | SharedStep) -> tf.Tensor:
         return super().call(states)
 
 
-class MLP(BaselineTrunk):
+class MLP(GraphNetwork):
     """No graph at all: what a model gains by edges is measured against this."""
 
     num_hops = 0
@@ -120,5 +120,5 @@ class MLP(BaselineTrunk):
         return _NodeLinear(self.hidden_dim, name=name)
 
 
-# Trunks by class name, as Keras deserialisation wants them.
-TRUNKS = {layer.__name__: layer for layer in (Polynormer, GCN, GraphSAGE, GAT, MLP)}
+# Encoders by class name, as Keras deserialisation wants them.
+ENCODERS = {layer.__name__: layer for layer in (Polynormer, GCN, GraphSAGE, GAT, MLP)}

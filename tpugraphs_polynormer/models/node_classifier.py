@@ -1,4 +1,4 @@
-"""Node classification with a Polynormer trunk, in the authors' small- and large-graph forms, or with a baseline."""
+"""Node classification with a Polynormer encoder, in the authors' small- and large-graph forms, or with a baseline."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import tensorflow as tf
 from tpugraphs_polynormer.layers.convolutions import Linear
 from tpugraphs_polynormer.layers.dense import build_layers
 from tpugraphs_polynormer.layers.dropout import Dropout
-from tpugraphs_polynormer.layers.edge_index import Edges
-from tpugraphs_polynormer.models.gnn import TRUNKS
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex
+from tpugraphs_polynormer.models.gnn import ENCODERS
 from tpugraphs_polynormer.models.polynormer import Polynormer
 
 
 class NodeClassifier(tf.keras.Model):
     """Features [num_nodes, feature_dim] -> float32 logits [num_nodes, num_classes].
 
-    Input dropout, then (small-graph form) a linear map to the trunk's width and dropout, then the trunk, then the head
-    of the trunk's phase. The large-graph form (`input_dim` None) feeds the features to the trunk as they are.
+    Input dropout, then (small-graph form) a linear map to the encoder's width and dropout, then the encoder, then the
+    head of the encoder's phase. The large-graph form (`input_dim` None) feeds the features to the encoder as they are.
 
     Args:
-      trunk: Polynormer, or a layer of models/gnn.py (which has the `local` phase only).
+      encoder: Polynormer, or a layer of models/gnn.py (which has the `local` phase only).
       num_classes: logits per node.
-      input_dim: width of the linear map before the trunk, None for none.
+      input_dim: width of the linear map before the encoder, None for none.
       input_dropout_rate: on the features. dropout_rate: after the linear map.
     """
 
     def __init__(
         self,
         *,
-        trunk: tf.keras.layers.Layer,
+        encoder: tf.keras.layers.Layer,
         num_classes: int,
         input_dim: int | None = None,
         input_dropout_rate: float = 0.0,
@@ -36,7 +36,7 @@ class NodeClassifier(tf.keras.Model):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.trunk = trunk
+        self.encoder = encoder
         self.num_classes = num_classes
         self.input_dim = input_dim
         self.input_dropout_rate = input_dropout_rate
@@ -45,18 +45,18 @@ class NodeClassifier(tf.keras.Model):
         self.project_inputs = None if input_dim is None else Linear(input_dim, name="project_inputs")
         self.dropout = Dropout(rate=dropout_rate)
         self.local_head = Linear(num_classes, name="local_head")
-        has_phases = isinstance(trunk, Polynormer) and bool(trunk.global_layers)
+        has_phases = isinstance(encoder, Polynormer) and bool(encoder.global_layers)
         self.global_head = Linear(num_classes, name="global_head") if has_phases else None
 
     @property
     def phase(self) -> str:
-        """The trunk's phase; `local` for a trunk without phases."""
-        return "local" if self.global_head is None else self.trunk.phase
+        """The encoder's phase; `local` for an encoder without phases."""
+        return "local" if self.global_head is None else self.encoder.phase
 
     @phase.setter
     def phase(self, phase: str) -> None:
         if phase != self.phase:
-            self.trunk.phase = phase
+            self.encoder.phase = phase
 
     def build(self, shape: tf.TensorShape) -> None:
         """Builds everything from the shape of the features, heads of both phases included."""
@@ -64,15 +64,15 @@ class NodeClassifier(tf.keras.Model):
         if self.project_inputs is not None:
             build_layers([self.project_inputs], shape)
             shape = shape[:-1].concatenate([self.input_dim])
-        build_layers([self.trunk], shape)
-        out_shape = shape[:-1].concatenate([self.trunk.output_dim])
+        build_layers([self.encoder], shape)
+        out_shape = shape[:-1].concatenate([self.encoder.output_dim])
         build_layers([self.local_head, self.global_head], out_shape)
         self.built = True
 
     def call(
         self,
         features: tf.Tensor,
-        edges: Edges,
+        edges: EdgeIndex,
         *,
         component_ids: tf.Tensor | None = None,
         num_components: int | tf.Tensor = 1,
@@ -83,7 +83,7 @@ class NodeClassifier(tf.keras.Model):
         states = self.input_dropout(features, training=training)
         if self.project_inputs is not None:
             states = self.dropout(self.project_inputs(states), training=training)
-        states = self.trunk(
+        states = self.encoder(
             states,
             edges,
             component_ids=component_ids,
@@ -98,12 +98,12 @@ class NodeClassifier(tf.keras.Model):
     def get_config(self) -> dict:
         names = ("num_classes", "input_dim", "input_dropout_rate", "dropout_rate")
         own = {name: getattr(self, name) for name in names}
-        return {"name": self.name, "trunk": tf.keras.layers.serialize(self.trunk), **own}
+        return {"name": self.name, "encoder": tf.keras.layers.serialize(self.encoder), **own}
 
     @classmethod
     def from_config(cls, config: dict, custom_objects: dict | None = None) -> NodeClassifier:
-        trunk = tf.keras.layers.deserialize(config["trunk"], custom_objects={**TRUNKS, **(custom_objects or {})})
-        return cls(**{**config, "trunk": trunk})
+        encoder = tf.keras.layers.deserialize(config["encoder"], custom_objects={**ENCODERS, **(custom_objects or {})})
+        return cls(**{**config, "encoder": encoder})
 
 
 def build_polynormer_classifier(
@@ -114,19 +114,19 @@ def build_polynormer_classifier(
     large_graph: bool = False,
     input_dropout_rate: float = 0.0,
     dropout_rate: float = 0.0,
-    **trunk_settings,
+    **encoder_arguments,
 ) -> NodeClassifier:
     """The authors' model: small-graph form by default; large-graph form without input map and with a constant beta.
 
-    `trunk_settings` are Polynormer's other arguments.
+    `encoder_arguments` are Polynormer's other arguments.
     """
     if large_graph:
-        trunk_settings = {"learn_beta": False, "beta": 0.9, **trunk_settings}
-    trunk = Polynormer(
-        num_heads=num_heads, head_dim=head_dim, dropout_rate=dropout_rate, name="trunk", **trunk_settings
+        encoder_arguments = {"learn_beta": False, "beta": 0.9, **encoder_arguments}
+    encoder = Polynormer(
+        num_heads=num_heads, head_dim=head_dim, dropout_rate=dropout_rate, name="encoder", **encoder_arguments
     )
     return NodeClassifier(
-        trunk=trunk,
+        encoder=encoder,
         num_classes=num_classes,
         input_dim=None if large_graph else num_heads * head_dim,
         input_dropout_rate=input_dropout_rate,

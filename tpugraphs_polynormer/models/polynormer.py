@@ -1,4 +1,4 @@
-"""The Polynormer trunk: local attention layers whose outputs are summed, then global attention layers."""
+"""The Polynormer encoder: local attention layers whose outputs are summed, then global attention layers."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import tensorflow as tf
 from tpugraphs_polynormer.layers.convolutions import Linear
 from tpugraphs_polynormer.layers.dense import build_layers
 from tpugraphs_polynormer.layers.dropout import Dropout
-from tpugraphs_polynormer.layers.edge_index import Edges
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex
 from tpugraphs_polynormer.layers.global_attention import BLOCK_NODES, GlobalAttention
 from tpugraphs_polynormer.layers.joint_attention import JointAttention
 from tpugraphs_polynormer.layers.local_attention import LocalAttention
 from tpugraphs_polynormer.layers.normalization import LayerNorm
-from tpugraphs_polynormer.layers.shared_states import Frontier, expand, layer_edges
-from tpugraphs_polynormer.models.encoder import Trunk
+from tpugraphs_polynormer.layers.shared_states import SharedStates, expand, layer_edges
+from tpugraphs_polynormer.models.encoder import Encoder
 from tpugraphs_polynormer.models.shared_attention import attend_parts
 
 ATTENTIONS = ("local", "local_to_global", "local_and_global")
 PHASES = ("local", "global")
 
-_SETTINGS = (
+_ARGUMENTS = (
     "num_heads",
     "head_dim",
     "num_local_layers",
@@ -41,7 +41,7 @@ _SETTINGS = (
 )
 
 
-class Polynormer(Trunk):
+class Polynormer(Encoder):
     """Polynormer: node states [num_nodes, (candidates,) dim] -> [num_nodes, (candidates,) num_heads * head_dim].
 
     X_local is the sum of the local layers' outputs. In phase `local` (the warm-up) it is the result; in phase `global`
@@ -62,7 +62,7 @@ class Polynormer(Trunk):
       share_query_key: q = k in global attention.
       version: 1, or 2 to multiply the gates by the Fiedler vector (App. J), which `call` then requires.
       dropout_rate, global_dropout_rate: after each local and each global layer.
-      formulation: see kernels. recompute: see LocalAttention. block_nodes: see attend_globally.
+      formulation: see layers/ops. recompute: see LocalAttention. block_nodes: see attend_globally.
     """
 
     def __init__(
@@ -134,22 +134,22 @@ class Polynormer(Trunk):
             self.project = Linear(self.output_dim, name="project")
             self.global_dropout = Dropout(rate=self.global_dropout_rate)
 
-    def _shared_settings(self) -> dict:
+    def _shared_arguments(self) -> dict:
         names = ("num_heads", "head_dim", "beta", "learn_beta")
         return {name: getattr(self, name) for name in names}
 
     def _create_local_layer(self, name: str) -> LocalAttention:
         names = ("conv", "pre_norm", "post_norm", "relu", "dropout_rate", "formulation", "recompute")
         own = {setting: getattr(self, setting) for setting in names}
-        return LocalAttention(**self._shared_settings(), **own, name=name)
+        return LocalAttention(**self._shared_arguments(), **own, name=name)
 
     def _create_joint_layer(self, name: str) -> JointAttention:
         names = ("conv", "relu", "dropout_rate", "formulation", "share_query_key")
-        return JointAttention(**self._shared_settings(), **{key: getattr(self, key) for key in names}, name=name)
+        return JointAttention(**self._shared_arguments(), **{key: getattr(self, key) for key in names}, name=name)
 
     def _create_global_layer(self, name: str) -> GlobalAttention:
         own = {"share_query_key": self.share_query_key, "block_nodes": self.block_nodes}
-        return GlobalAttention(**self._shared_settings(), **own, name=name)
+        return GlobalAttention(**self._shared_arguments(), **own, name=name)
 
     @property
     def output_dim(self) -> int:
@@ -189,7 +189,7 @@ class Polynormer(Trunk):
     def call(
         self,
         states: tf.Tensor,
-        edges: Edges | Frontier,
+        edges: EdgeIndex | SharedStates,
         *,
         component_ids: tf.Tensor | None = None,
         num_components: int | tf.Tensor = 1,
@@ -199,7 +199,7 @@ class Polynormer(Trunk):
     ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
         """Args:
         states: [num_nodes, dim], or [num_nodes, candidates, dim]: all candidates share the edges.
-        edges: among the nodes. With a Frontier the states are its rows, and the result comes in its two parts.
+        edges: among the nodes. With a SharedStates the states are its rows, and the result comes in its two parts.
         component_ids: [num_nodes] non-decreasing graph ids, None for one graph. num_components: number of graphs.
         node_mask: [num_nodes] bool, False for padding.
         fiedler: [num_nodes], required by version 2 only.
@@ -213,22 +213,27 @@ class Polynormer(Trunk):
         states = self._call_local(states, edges, graphs, fiedler, training)
         if self.global_layers and self.phase == "global":
             states = self.norm(states)
-        parts = edges.split(states) if isinstance(edges, Frontier) else (states,)
+        parts = edges.split(states) if isinstance(edges, SharedStates) else (states,)
         if self.phase == "global":
             for layer in self.global_layers:
-                if isinstance(edges, Frontier):
+                if isinstance(edges, SharedStates):
                     parts = attend_parts(layer, parts, edges, num_components)
                 else:
                     parts = (layer(*parts, **graphs, fiedler=fiedler),)
                 parts = tuple(self._finish_global(part, training) for part in parts)
-        return parts if isinstance(edges, Frontier) else parts[0]
+        return parts if isinstance(edges, SharedStates) else parts[0]
 
     def _finish_global(self, states: tf.Tensor, training: bool | None) -> tf.Tensor:
         states = self.project(states)
         return self.global_dropout(tf.nn.relu(states) if self.relu else states, training=training)
 
     def _call_local(
-        self, states: tf.Tensor, edges: Edges | Frontier, graphs: dict, fiedler: tf.Tensor | None, training: bool | None
+        self,
+        states: tf.Tensor,
+        edges: EdgeIndex | SharedStates,
+        graphs: dict,
+        fiedler: tf.Tensor | None,
+        training: bool | None,
     ) -> tf.Tensor:
         joint = self.attention == "local_and_global"
         arguments = graphs if joint else {"node_mask": graphs["node_mask"]}
@@ -239,5 +244,5 @@ class Polynormer(Trunk):
         return total
 
     def get_config(self) -> dict:
-        own = {name: getattr(self, name) for name in _SETTINGS}
+        own = {name: getattr(self, name) for name in _ARGUMENTS}
         return {**super().get_config(), **own, "phase": self.phase}

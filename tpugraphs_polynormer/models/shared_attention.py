@@ -11,33 +11,33 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tpugraphs_polynormer.layers.global_attention import GlobalAttention, block_layout, is_single, to_blocks
-from tpugraphs_polynormer.layers.shared_states import Frontier
+from tpugraphs_polynormer.layers.shared_states import SharedStates
 from tpugraphs_polynormer.models.ranking.heads import pool
 
 
 class _Blocks(NamedTuple):
     """Where a part's nodes stand in blocks that hold nodes of one graph each."""
 
-    slots: tf.Tensor | None  # [num_nodes], None for a single graph: one block as long as the part
+    positions: tf.Tensor | None  # [num_nodes], None for a single graph: one block as long as the part
     graphs: tf.Tensor  # [num_blocks]
     nodes: int  # in a block
 
     def cut(self, part: tf.Tensor) -> tf.Tensor:
         """[num_nodes, ...] -> [num_blocks, nodes, ...]."""
-        if self.slots is None:
+        if self.positions is None:
             return part[tf.newaxis]
-        return to_blocks(part, self.slots, tf.shape(self.graphs)[0], self.nodes)
+        return to_blocks(part, self.positions, tf.shape(self.graphs)[0], self.nodes)
 
     def join(self, blocks: tf.Tensor) -> tf.Tensor:
         """[num_blocks, nodes, ...] -> [num_nodes, ...]."""
-        if self.slots is None:
+        if self.positions is None:
             return blocks[0]
         tail = tf.shape(blocks)[2:]
-        return tf.gather(tf.reshape(blocks, tf.concat([[-1], tail], 0)), self.slots)
+        return tf.gather(tf.reshape(blocks, tf.concat([[-1], tail], 0)), self.positions)
 
 
 def attend_parts(
-    layer: GlobalAttention, parts: tuple[tf.Tensor, ...], frontier: Frontier, num_graphs: int | tf.Tensor
+    layer: GlobalAttention, parts: tuple[tf.Tensor, ...], frontier: SharedStates, num_graphs: int | tf.Tensor
 ) -> tuple[tf.Tensor, ...]:
     """The global layer on (varying, shared) -> the same two parts, both [nodes, candidates, dim]."""
     layouts = [
@@ -61,7 +61,7 @@ def attend_parts(
 
 
 def pool_parts(
-    parts: tuple[tf.Tensor, ...], frontier: Frontier, weights: tf.Tensor, num_graphs: int | tf.Tensor
+    parts: tuple[tf.Tensor, ...], frontier: SharedStates, weights: tf.Tensor, num_graphs: int | tf.Tensor
 ) -> tf.Tensor:
     """Parts and the weights of each node [num_nodes, 1 or dim] -> [graphs, candidates, dim]: sums over each graph."""
     of_parts = (frontier.split_nodes(weights), frontier.split_nodes(frontier.reach.graphs))
@@ -77,8 +77,8 @@ def _lay_out(graphs: tf.Tensor, num_graphs: int | tf.Tensor, block_nodes: int) -
         return _Blocks(None, tf.zeros([1], tf.int32), block_nodes)
     # Blocks are laid out for sorted graphs; a part is sorted by hops first.
     order = tf.argsort(graphs, stable=True)
-    slots, block_graphs = block_layout(tf.gather(graphs, order), num_graphs, block_nodes)
-    return _Blocks(tf.gather(slots, tf.math.invert_permutation(order)), block_graphs, block_nodes)
+    positions, block_graphs = block_layout(tf.gather(graphs, order), num_graphs, block_nodes)
+    return _Blocks(tf.gather(positions, tf.math.invert_permutation(order)), block_graphs, block_nodes)
 
 
 def _sum_keys(

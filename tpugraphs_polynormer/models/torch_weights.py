@@ -1,4 +1,4 @@
-"""Loads the authors' PyTorch weights, by their parameter names, into a NodeClassifier with a Polynormer trunk."""
+"""Loads the authors' PyTorch weights, by their parameter names, into a NodeClassifier with a Polynormer encoder."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def torch_variables(model: NodeClassifier) -> dict[str, list[tf.Variable]]:
     pairs: list[tuple[str, tf.Variable]] = []
     if model.project_inputs is not None:
         pairs += _linear("lin_in", model.project_inputs)
-    for i, layer in enumerate(model.trunk.local_layers):
+    for i, layer in enumerate(model.encoder.local_layers):
         pairs += _local(i, layer)
     pairs += _linear("pred_local", model.local_head)
     if model.global_head is not None:
-        for i, layer in enumerate(model.trunk.global_layers):
+        for i, layer in enumerate(model.encoder.global_layers):
             pairs += _global(i, layer)
-        pairs += _norm("ln", model.trunk.norm)
-        pairs += _linear("global_attn.lin_out", model.trunk.project)
+        pairs += _norm("ln", model.encoder.norm)
+        pairs += _linear("global_attn.lin_out", model.encoder.project)
         pairs += _linear("pred_global", model.global_head)
     variables: dict[str, list[tf.Variable]] = {}
     for name, variable in pairs:

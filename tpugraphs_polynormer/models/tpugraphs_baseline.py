@@ -1,4 +1,4 @@
-"""The official baselines' trunks, one for layouts and one for tiles, without what their code computes twice.
+"""The official baselines' encoders, one for layouts and one for tiles, without what their code computes twice.
 
 Published as GraphSAGE. The sums are the official ones; what differs is when they are done: a linear map of joined
 inputs is the sum of two linear maps, so the node's part is computed once for all candidates, and states are projected
@@ -11,11 +11,11 @@ import tensorflow as tf
 
 from tpugraphs_polynormer.layers.convolutions import Linear, SageConvolution
 from tpugraphs_polynormer.layers.dense import build_layers
-from tpugraphs_polynormer.layers.edge_index import Edges
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex
 from tpugraphs_polynormer.layers.normalization import l2_normalize
 from tpugraphs_polynormer.layers.ops.aggregation import aggregate, degrees
-from tpugraphs_polynormer.layers.shared_states import Frontier, expand, layer_edges
-from tpugraphs_polynormer.models.gnn import GCN, BaselineTrunk
+from tpugraphs_polynormer.layers.shared_states import SharedStates, expand, layer_edges
+from tpugraphs_polynormer.models.gnn import GCN, GraphNetwork
 
 
 @tf.custom_gradient
@@ -29,11 +29,11 @@ def leaky_relu(values: tf.Tensor):
     return result, gradient
 
 
-class OfficialLayoutTrunk(GCN):
-    """A dense layer, then residual layers: x + f(f(A [c, x] W + b) W' + b'), f the leaky ReLU, c the choices.
+class TpuGraphsLayoutBaseline(GCN):
+    """A dense layer, then residual layers: x + f(f(A [c, x] W + b) W' + b'), f the leaky ReLU, c the config_states.
 
     A is the adjacency matrix with loops, divided by the root of the degrees at both ends; [c, x] W = c U + x V, and the
-    model brings c U. Without choices (intermediate fusion) c U is 0.
+    model brings c U. Without config_states (late fusion) c U is 0.
     """
 
     activation = staticmethod(leaky_relu)
@@ -45,7 +45,7 @@ class OfficialLayoutTrunk(GCN):
 
     @property
     def num_rejoins(self) -> int:
-        """Each layer sees the choices again."""
+        """Each layer sees the config_states again."""
         return self.num_layers
 
     def build(self, shape: tf.TensorShape) -> None:
@@ -57,17 +57,17 @@ class OfficialLayoutTrunk(GCN):
     def call(
         self,
         states: tf.Tensor,
-        edges: Edges | Frontier,
+        edges: EdgeIndex | SharedStates,
         *,
-        choices: list[tf.Tensor] | None = None,
+        config_states: list[tf.Tensor] | None = None,
         component_ids: tf.Tensor | None = None,
         num_components: int | tf.Tensor = 1,
         node_mask: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
-        """Polynormer's signature, and `choices`: for each layer c U, [num_nodes, candidates, hidden_dim].
+        """Polynormer's signature, and `config_states`: for each layer c U, [num_nodes, candidates, hidden_dim].
 
-        With a Frontier c U is that of the nodes that candidates decide, [reach.sizes[0], candidates,
+        With a SharedStates c U is that of the nodes that candidates decide, [reach.sizes[0], candidates,
         hidden_dim].
         """
         states = self.activation(self.prenet(states))
@@ -75,17 +75,17 @@ class OfficialLayoutTrunk(GCN):
             self.convolutions,
             self.dense,
             layer_edges(edges, self.num_layers),
-            choices or [None] * self.num_layers,
+            config_states or [None] * self.num_layers,
             strict=True,
         )
         for convolution, dense, along, joined in rounds:
             mixed = self.activation(convolution(states, along, added=joined))
             mixed = self.dropout(self.activation(dense(mixed)), training=training)
             states = expand(states, along) + mixed
-        return edges.split(states) if isinstance(edges, Frontier) else states
+        return edges.split(states) if isinstance(edges, SharedStates) else states
 
 
-class OfficialTileTrunk(BaselineTrunk):
+class TpuGraphsTileBaseline(GraphNetwork):
     """Layers x <- l2(f(A x W + x W' + b)), A the adjacency matrix (with loops, which W' can make up for), f leaky ReLU.
 
     `begin` is a layer too, on the nodes' inputs and the candidate's bounds, whose projections the model brings:
@@ -106,15 +106,22 @@ class OfficialTileTrunk(BaselineTrunk):
         return 2 * self.hidden_dim
 
     def begin(
-        self, encoded: tf.Tensor, edges: Edges, choices: tf.Tensor | None = None, graphs: tf.Tensor | None = None
+        self,
+        encoded: tf.Tensor,
+        edges: EdgeIndex,
+        config_states: tf.Tensor | None = None,
+        graphs: tf.Tensor | None = None,
     ) -> tf.Tensor:
         to_neighbors, to_self = tf.split(encoded, 2, -1)
         mixed = aggregate(to_neighbors, edges, how="sum", formulation=self.formulation) + to_self
-        if choices is not None:
-            num_graphs, k = choices.shape[0] or tf.shape(choices)[0], choices.shape[1] or tf.shape(choices)[1]
-            member = tf.one_hot(graphs, num_graphs, dtype=choices.dtype)
-            counts = tf.concat([member * tf.cast(degrees(edges), choices.dtype), member], 1)  # [n, 2 graphs]
-            halves = tf.reshape(tf.concat(tf.split(choices, 2, -1), 0), [2 * num_graphs, k * self.hidden_dim])
+        if config_states is not None:
+            num_graphs, k = (
+                config_states.shape[0] or tf.shape(config_states)[0],
+                config_states.shape[1] or tf.shape(config_states)[1],
+            )
+            member = tf.one_hot(graphs, num_graphs, dtype=config_states.dtype)
+            counts = tf.concat([member * tf.cast(degrees(edges), config_states.dtype), member], 1)  # [n, 2 graphs]
+            halves = tf.reshape(tf.concat(tf.split(config_states, 2, -1), 0), [2 * num_graphs, k * self.hidden_dim])
             told = tf.reshape(counts @ halves, [-1, k, self.hidden_dim])
             mixed = mixed[:, tf.newaxis] + told
         return self.activation(mixed)

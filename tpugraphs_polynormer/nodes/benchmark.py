@@ -82,7 +82,7 @@ def summarize_splits(config: Config, dataset: NodeDataset, rows: Sequence[Mappin
     return {
         "benchmark": dataset.name,
         "metric": dataset.metric,
-        "trunk": config.model.trunk,
+        "encoder": config.model.encoder,
         "relu": config.model.relu,
         "mean": float(scores.mean()),
         "standard_deviation": float(scores.std(ddof=1)) if len(scores) > 1 else None,
@@ -104,7 +104,7 @@ def format_results(results: Sequence[Mapping[str, Any]]) -> str:
         cells = [
             result["benchmark"],
             result["metric"],
-            result["trunk"] + ("-r" if "polynormer" in result["trunk"] and result["relu"] else ""),
+            result["encoder"] + ("-r" if "polynormer" in result["encoder"] and result["relu"] else ""),
             str(len(result["splits"])),
             f"{result['mean']:.2f}{spread}",
             *paper,
@@ -119,7 +119,7 @@ def describe_present(data_dir: Path | str) -> str:
     width = max(map(len, found))
     lines = [f"{sum(path is not None for path in found.values())} of {len(found)} benchmarks in {data_dir}:"]
     for name, path in found.items():
-        get = f"absent; tpugraphs download --benchmarks {name} --out {data_dir}"
+        get = f"absent; tpugraphs download --benchmarks {name} --files {data_dir}"
         lines.append(f"  {name:<{width}}  {get if path is None else path}")
     return "\n".join(lines)
 

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpugraphs_polynormer.layers.convolutions import GraphAttention, GraphConvolution, SageConvolution
-from tpugraphs_polynormer.layers.edge_index import Edges, as_tensors
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex, as_tensors
 from tpugraphs_polynormer.layers.global_attention import GlobalAttention
 from tpugraphs_polynormer.layers.local_attention import LocalAttention, gated_product
 from tpugraphs_polynormer.layers.ops.aggregation import aggregate, attend
@@ -38,10 +38,10 @@ class ChunkedForward:
       model: the classifier; its phase is read at each call.
       edges: of the whole graph.
       chunk_nodes: nodes whose inner activations exist at a time.
-      fiedler: [num_nodes], for a trunk of version 2.
+      fiedler: [num_nodes], for an encoder of version 2.
     """
 
-    def __init__(self, model: NodeClassifier, edges: Edges, *, chunk_nodes: int, fiedler: np.ndarray | None = None):
+    def __init__(self, model: NodeClassifier, edges: EdgeIndex, *, chunk_nodes: int, fiedler: np.ndarray | None = None):
         self.model = model
         self.edges = as_tensors(edges)
         self.chunk_nodes = chunk_nodes
@@ -49,27 +49,27 @@ class ChunkedForward:
 
     def __call__(self, features: np.ndarray) -> np.ndarray:
         """Features [num_nodes, feature_dim] -> logits [num_nodes, num_classes]."""
-        model, trunk = self.model, self.model.trunk
+        model, encoder = self.model, self.model.encoder
         states = features if model.project_inputs is None else self._map(model.project_inputs, features)
-        if isinstance(trunk, Polynormer):
-            states = self._run_polynormer(trunk, states)
+        if isinstance(encoder, Polynormer):
+            states = self._run_polynormer(encoder, states)
         else:
-            for convolution in trunk.convolutions:
+            for convolution in encoder.convolutions:
                 states = self._map(tf.nn.relu, self._convolve(convolution, states))
         head = model.local_head if model.phase == "local" else model.global_head
         return self._map(head, states)
 
-    def _run_polynormer(self, trunk: Polynormer, states: np.ndarray) -> np.ndarray:
-        total = np.zeros([len(states), trunk.output_dim], np.float32)
-        for layer in trunk.local_layers:
+    def _run_polynormer(self, encoder: Polynormer, states: np.ndarray) -> np.ndarray:
+        total = np.zeros([len(states), encoder.output_dim], np.float32)
+        for layer in encoder.local_layers:
             joint = isinstance(layer, GlobalAttention)
             states = self._run_joint(layer, states) if joint else self._run_local(layer, states)
             total += states
-        if trunk.phase == "local" or not trunk.global_layers:
+        if encoder.phase == "local" or not encoder.global_layers:
             return total
-        states = self._map(trunk.norm, total)
-        for layer in trunk.global_layers:
-            states = self._run_global(layer, trunk, states)
+        states = self._map(encoder.norm, total)
+        for layer in encoder.global_layers:
+            states = self._run_global(layer, encoder, states)
         return states
 
     def _run_local(self, layer: LocalAttention, states: np.ndarray) -> np.ndarray:
@@ -88,14 +88,14 @@ class ChunkedForward:
         messages = self._convolve(layer.convolve, states, before=before)
         return self._map(combine, states, messages, with_fiedler=True)
 
-    def _run_global(self, layer: GlobalAttention, trunk: Polynormer, states: np.ndarray) -> np.ndarray:
+    def _run_global(self, layer: GlobalAttention, encoder: Polynormer, states: np.ndarray) -> np.ndarray:
         attend_rows = self._global_attention(layer, states)
-        activation = tf.nn.relu if trunk.relu else tf.identity
+        activation = tf.nn.relu if encoder.relu else tf.identity
 
         def combine(rows: tf.Tensor, fiedler: tf.Tensor | None) -> tf.Tensor:
             attended = attend_rows(rows)
             gate = layer.gate(attended, fiedler=fiedler)
-            return activation(trunk.project(layer.norm(attended) * (layer.factor(rows) + gate)))
+            return activation(encoder.project(layer.norm(attended) * (layer.factor(rows) + gate)))
 
         return self._map(combine, states, with_fiedler=True)
 
@@ -167,17 +167,17 @@ class ChunkedForward:
             parts.append(attend(sent, received[targets], values[:, tf.newaxis], edges, formulation="fused")[:, 0])
         return tf.concat(parts, 0)
 
-    def _edges_into(self, first: int, last: int) -> Edges:
+    def _edges_into(self, first: int, last: int) -> EdgeIndex:
         """The edges into nodes first to last, which count from 0; without the orders that only gradients read."""
-        splits = self.edges.target_splits[first : last + 1]
+        splits = self.edges.target_offsets[first : last + 1]
         along = slice(splits[0], splits[-1])
         nothing = self.edges.source_order[:0]
-        return Edges(
+        return EdgeIndex(
             source=self.edges.source[along],
             target=self.edges.target[along] - first,
             source_order=nothing,
-            target_splits=splits - splits[0],
-            source_splits=nothing,
+            target_offsets=splits - splits[0],
+            source_offsets=nothing,
             mask=None if self.edges.mask is None else self.edges.mask[along],
         )
 

@@ -13,8 +13,8 @@ import numpy as np
 from tpugraphs_polynormer.catalog import BENCHMARKS, find_benchmark
 from tpugraphs_polynormer.nodes.files import (
     BenchmarkDataError,
+    NodeSplit,
     RawGraph,
-    Split,
     read_ogb,
     read_pokec,
     read_shchur,
@@ -22,7 +22,7 @@ from tpugraphs_polynormer.nodes.files import (
     read_yandex,
 )
 
-__all__ = ["BenchmarkDataError", "NodeDataset", "Split", "find_benchmarks", "make_undirected", "read_benchmark"]
+__all__ = ["BenchmarkDataError", "NodeDataset", "NodeSplit", "find_benchmarks", "make_undirected", "read_benchmark"]
 
 _logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class NodeDataset:
     features: np.ndarray  # float32 [num_nodes, feature_dim]
     labels: np.ndarray  # int64 [num_nodes]
     edges: np.ndarray  # int64 [num_edges, 2]
-    splits: tuple[Split, ...]
+    splits: tuple[NodeSplit, ...]
     num_classes: int
     metric: str  # "accuracy" or "roc_auc"
 
@@ -53,7 +53,7 @@ class _Source:
     """Where a benchmark's files may lie below the data folder (the first that exists is taken), and their reader."""
 
     read: Callable[[Mapping[str, Path]], RawGraph]
-    places: Mapping[str, tuple[str, ...]]
+    paths: Mapping[str, tuple[str, ...]]
 
 
 def _yandex(stem: str) -> _Source:
@@ -68,8 +68,8 @@ def _shchur(name: str, stem: str, torch_folder: str) -> _Source:
 
 def _ogb(short: str, split_name: str) -> _Source:
     folders = (short, f"ogbn_{short}", f"ogb/ogbn_{short}")
-    places = {"data": tuple(f"{folder}/raw/edge.csv.gz" for folder in folders)}
-    return _Source(partial(read_ogb, split_name=split_name), places)
+    paths = {"data": tuple(f"{folder}/raw/edge.csv.gz" for folder in folders)}
+    return _Source(partial(read_ogb, split_name=split_name), paths)
 
 
 _SOURCES: dict[str, _Source] = {
@@ -118,7 +118,7 @@ def find_benchmarks(folder: Path) -> dict[str, Path | None]:
     """For each of the thirteen its data file below the folder, or None where one of its files is absent."""
     found: dict[str, Path | None] = {}
     for name in BENCHMARKS:
-        files = {role: _first_existing(folder, places) for role, places in _SOURCES[name].places.items()}
+        files = {role: _first_existing(folder, paths) for role, paths in _SOURCES[name].paths.items()}
         found[name] = None if None in files.values() else files["data"]
     return found
 
@@ -126,7 +126,7 @@ def find_benchmarks(folder: Path) -> dict[str, Path | None]:
 def make_undirected(edges: np.ndarray, num_nodes: int) -> np.ndarray:
     """Edges [m, 2] to int64 rows [source, target]: both directions, no duplicate, one self-loop per node.
 
-    Each edge is one int64 key, target * num_nodes + source, so that one in-place sort both orders and deduplicates.
+    Each edge is one int64 key, target * num_nodes + source, so that one in-name sort both orders and deduplicates.
     """
     first, second = edges[:, 0], edges[:, 1]
     size = len(edges)
@@ -145,17 +145,17 @@ def make_undirected(edges: np.ndarray, num_nodes: int) -> np.ndarray:
     return result
 
 
-def _first_existing(folder: Path, places: tuple[str, ...]) -> Path | None:
-    return next((folder / place for place in places if (folder / place).is_file()), None)
+def _first_existing(folder: Path, paths: tuple[str, ...]) -> Path | None:
+    return next((folder / name for name in paths if (folder / name).is_file()), None)
 
 
 def _find_files(name: str, folder: Path) -> dict[str, Path]:
     files = {}
-    for role, places in _SOURCES[name].places.items():
-        path = _first_existing(folder, places)
+    for role, paths in _SOURCES[name].paths.items():
+        path = _first_existing(folder, paths)
         if path is None:
-            advice = f"get it with: tpugraphs download --benchmarks {name} --out {folder}"
-            raise BenchmarkDataError(folder, name, f"no {role} file", f"one of {', '.join(places)}", advice)
+            advice = f"get it with: tpugraphs download --benchmarks {name} --files {folder}"
+            raise BenchmarkDataError(folder, name, f"no {role} file", f"one of {', '.join(paths)}", advice)
         files[role] = path
     return files
 
@@ -177,7 +177,7 @@ def _check_arrays(path: Path, raw: RawGraph) -> None:
         raise BenchmarkDataError(path, "splits", "none", "at least one split")
 
 
-def _check_split(files: Mapping[str, Path], number: int, split: Split, labels: np.ndarray) -> Split:
+def _check_split(files: Mapping[str, Path], number: int, split: NodeSplit, labels: np.ndarray) -> NodeSplit:
     """The split as int64, if its parts are non-empty, disjoint lists of labelled nodes."""
     path = files["split"] if "split" in files else files["data"]
     key = f"split {number}"
@@ -192,4 +192,4 @@ def _check_split(files: Mapping[str, Path], number: int, split: Split, labels: n
         raise BenchmarkDataError(path, key, "a node listed twice", "disjoint train, valid and test")
     if labels[nodes].min() < 0:
         raise BenchmarkDataError(path, key, "a node without label", "labels of 0 or more")
-    return Split(*(part.astype(np.int64) for part in parts))
+    return NodeSplit(*(part.astype(np.int64) for part in parts))

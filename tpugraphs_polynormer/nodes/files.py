@@ -25,7 +25,7 @@ class BenchmarkDataError(UserError):
 
 
 @dataclass(frozen=True)
-class Split:
+class NodeSplit:
     """Node ids of one official split, each an int64 array."""
 
     train: np.ndarray
@@ -40,7 +40,7 @@ class RawGraph:
     features: np.ndarray
     labels: np.ndarray
     edges: np.ndarray
-    splits: tuple[Split, ...]
+    splits: tuple[NodeSplit, ...]
 
 
 def read_yandex(files: Mapping[str, Path]) -> RawGraph:
@@ -65,7 +65,7 @@ def read_shchur(files: Mapping[str, Path]) -> RawGraph:
     features[rows[values > 0], columns[values > 0]] = 1.0
     features /= np.maximum(features.sum(axis=1, keepdims=True), 1.0)
     edges = np.stack([sources, targets], axis=1)
-    return RawGraph(features, arrays["labels"], edges, (Split(split["train"], split["valid"], split["test"]),))
+    return RawGraph(features, arrays["labels"], edges, (NodeSplit(split["train"], split["valid"], split["test"]),))
 
 
 def read_wikics(files: Mapping[str, Path]) -> RawGraph:
@@ -92,7 +92,7 @@ def read_ogb(files: Mapping[str, Path], *, split_name: str) -> RawGraph:
     parts = (
         _read_csv(folder / "split" / split_name / f"{part}.csv.gz", np.int64) for part in ("train", "valid", "test")
     )
-    split = Split(*(part.reshape(-1) for part in parts))
+    split = NodeSplit(*(part.reshape(-1) for part in parts))
     labels = _read_csv(raw / "node-label.csv.gz", np.int64).reshape(-1)
     features = _read_csv(raw / "node-feat.csv.gz", np.float32)
     return RawGraph(features, labels, _read_csv(raw / "edge.csv.gz", np.int32), (split,))
@@ -162,13 +162,13 @@ def _links_to_edges(path: Path, links: list[list[int]]) -> np.ndarray:
     return np.stack([sources, targets], axis=1)
 
 
-def _split_masks(path: Path, key: str, train: np.ndarray, valid: np.ndarray, test: np.ndarray) -> tuple[Split, ...]:
+def _split_masks(path: Path, key: str, train: np.ndarray, valid: np.ndarray, test: np.ndarray) -> tuple[NodeSplit, ...]:
     """Boolean masks [splits, n] to index arrays."""
     if train.ndim != 2 or not train.shape == valid.shape == test.shape:
         raise BenchmarkDataError(
             path, key, f"shapes {train.shape}, {valid.shape}, {test.shape}", "[splits, nodes] each"
         )
-    return tuple(Split(*map(np.flatnonzero, masks)) for masks in zip(train, valid, test, strict=True))
+    return tuple(NodeSplit(*map(np.flatnonzero, masks)) for masks in zip(train, valid, test, strict=True))
 
 
 def _csr_entries(path: Path, part: str, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -223,7 +223,7 @@ class _PlainUnpickler(pickle.Unpickler):
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 
-def _read_pickled_splits(path: Path) -> tuple[Split, ...]:
+def _read_pickled_splits(path: Path) -> tuple[NodeSplit, ...]:
     """LINKX-style splits: an object array of dicts with train, valid and test; published only as a pickle."""
     try:
         with path.open("rb") as stream:
@@ -234,7 +234,7 @@ def _read_pickled_splits(path: Path) -> tuple[Split, ...]:
             read_header(stream)
             entries = np.asarray(_PlainUnpickler(stream, encoding="latin1").load(), dtype=object).reshape(-1)
         return tuple(
-            Split(*(np.asarray(entry[part], np.int64) for part in ("train", "valid", "test"))) for entry in entries
+            NodeSplit(*(np.asarray(entry[part], np.int64) for part in ("train", "valid", "test"))) for entry in entries
         )
     except (
         OSError,

@@ -26,7 +26,7 @@ def roc_auc(scores: np.ndarray, labels: np.ndarray) -> float:
     return float((below + not_above).sum() / (2 * len(positive) * len(negative)))
 
 
-def score_nodes(metric: str, logits: np.ndarray, labels: np.ndarray) -> float:
+def evaluate_nodes(metric: str, logits: np.ndarray, labels: np.ndarray) -> float:
     """The benchmark's metric in [0, 1]; `roc_auc` ranks by the log odds of class 1."""
     if metric == "accuracy":
         return accuracy(logits, labels)

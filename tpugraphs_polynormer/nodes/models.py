@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tpugraphs_polynormer.config.loader import ConfigError
 from tpugraphs_polynormer.config.schema import Config, ModelConfig
-from tpugraphs_polynormer.models.encoder_registry import build_trunk
+from tpugraphs_polynormer.models.encoder_registry import build_encoder
 from tpugraphs_polynormer.models.node_classifier import NodeClassifier
 
 # The authors' recipe, which has no schedule; any other value would be silently ignored, so it is refused.
@@ -30,8 +30,8 @@ def check_node_config(config: Config) -> None:
         wrong.insert(0, "task=node_classification")
     if wrong:
         raise ConfigError(f"node classification needs {', '.join(wrong)}: change the config, or add --set for each")
-    if config.model.trunk == "mlp":
-        raise ConfigError("model.trunk: found mlp, expected polynormer, polynormer-local, gcn, graphsage or gat")
+    if config.model.encoder == "mlp":
+        raise ConfigError("model.encoder: found mlp, expected polynormer, polynormer-local, gcn, graphsage or gat")
     if config.training.epochs + config.training.local_epochs == 0:
         raise ConfigError("training.epochs and training.local_epochs are both 0: nothing to train")
 
@@ -40,7 +40,7 @@ def build_classifier(config: ModelConfig, *, feature_dim: int, num_classes: int,
     """The classifier of a config with its first weights, both phases' layers built; it starts in the local phase."""
     tf.keras.utils.set_random_seed(seed)
     model = NodeClassifier(
-        trunk=build_trunk(config),
+        encoder=build_encoder(config),
         num_classes=num_classes,
         input_dim=None if config.parametrization == "large" else config.hidden_dim,
         input_dropout_rate=config.input_dropout_rate,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tpugraphs_polynormer.layers.edge_index import Edges, build_edges
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_edges
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Subgraph:
     """Some nodes of a graph, ascending, and all edges among them, renumbered."""
 
     nodes: np.ndarray  # int64 [num_sub_nodes]
-    edges: Edges
+    edges: EdgeIndex
 
 
 def partition_nodes(num_nodes: int, batch_size: int, seed: tuple[int, ...]) -> list[np.ndarray]:
@@ -24,18 +24,18 @@ def partition_nodes(num_nodes: int, batch_size: int, seed: tuple[int, ...]) -> l
     return [np.sort(order[first : first + batch_size]) for first in range(0, num_nodes, batch_size)]
 
 
-def iterate_subgraphs(edges: Edges, batches: list[np.ndarray]) -> Iterator[Subgraph]:
+def iterate_subgraphs(edges: EdgeIndex, batches: list[np.ndarray]) -> Iterator[Subgraph]:
     """The induced subgraph of each batch. All batches together visit every edge once, whatever their number."""
-    num_nodes = len(edges.target_splits) - 1
-    batch_of, place = np.empty(num_nodes, np.int32), np.empty(num_nodes, np.int32)
+    num_nodes = len(edges.target_offsets) - 1
+    batch_of, position = np.empty(num_nodes, np.int32), np.empty(num_nodes, np.int32)
     for number, nodes in enumerate(batches):
-        batch_of[nodes], place[nodes] = number, np.arange(len(nodes), dtype=np.int32)
+        batch_of[nodes], position[nodes] = number, np.arange(len(nodes), dtype=np.int32)
     for number, nodes in enumerate(batches):
-        positions, counts = _incoming(edges.target_splits, nodes)
+        positions, counts = _incoming(edges.target_offsets, nodes)
         sources = edges.source[positions]
         inside = batch_of[sources] == number
         targets = np.repeat(np.arange(len(nodes), dtype=np.int32), counts)[inside]
-        yield Subgraph(nodes, build_edges(place[sources[inside]], targets, len(nodes)))
+        yield Subgraph(nodes, build_edges(position[sources[inside]], targets, len(nodes)))
 
 
 def _incoming(splits: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -15,11 +15,11 @@ from tqdm import tqdm
 
 from tpugraphs_polynormer.config.schema import Config
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.layers.edge_index import Edges, build_edges, unknown_edges
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_edges, unknown_edges
 from tpugraphs_polynormer.nodes.chunked_forward import ChunkedForward
 from tpugraphs_polynormer.nodes.datasets import NodeDataset
 from tpugraphs_polynormer.nodes.fiedler import compute_fiedler
-from tpugraphs_polynormer.nodes.metrics import score_nodes
+from tpugraphs_polynormer.nodes.metrics import evaluate_nodes
 from tpugraphs_polynormer.nodes.models import build_classifier
 from tpugraphs_polynormer.nodes.partitions import iterate_subgraphs, partition_nodes
 from tpugraphs_polynormer.training.checkpoints import Checkpoints, RunDirectory
@@ -37,14 +37,14 @@ class NodeInputs:
     """A data set as the model takes it; made once, shared by the runs over its splits."""
 
     dataset: NodeDataset
-    edges: Edges  # numpy
+    edges: EdgeIndex  # numpy
     fiedler: np.ndarray | None  # float32 [num_nodes], for version 2 only
 
     @staticmethod
     def make(dataset: NodeDataset, config: Config) -> NodeInputs:
         """Sorts the edges both ways and, for Polynormer-v2, computes the Fiedler vector."""
         source, target = dataset.edges[:, 0], dataset.edges[:, 1]
-        needs_fiedler = config.model.equivariance == "v2" and "polynormer" in config.model.trunk
+        needs_fiedler = config.model.equivariance == "v2" and "polynormer" in config.model.encoder
         fiedler = compute_fiedler(source, target, dataset.num_nodes) if needs_fiedler else None
         return NodeInputs(dataset, build_edges(source, target, dataset.num_nodes), fiedler)
 
@@ -153,11 +153,11 @@ class NodeTrainer:
     def _is_evaluated(self, epoch: int) -> bool:
         """Every so many epochs, and at the end of each phase, which needs a best epoch to start from."""
         last = (self.config.training.local_epochs, self.num_epochs)
-        return (epoch + 1) % self.config.training.evaluation_epochs == 0 or epoch + 1 in last
+        return (epoch + 1) % self.config.training.epochs_per_evaluation == 0 or epoch + 1 in last
 
     def train_epoch(self, epoch: int) -> float:
         """Trains on every node once; returns the mean loss."""
-        if not self.config.training.node_batch:
+        if not self.config.training.nodes_per_batch:
             return float(self._step(*self._graph))
         losses = [float(self._step(*batch)) * count for batch, count in self._batches(epoch)]
         return sum(losses) / len(self.parts.train)
@@ -166,13 +166,13 @@ class NodeTrainer:
         """The inputs of each step of an epoch, and how many training nodes it holds; those without any are skipped."""
         dataset, edges = self.inputs.dataset, self.inputs.edges
         seed = (self.config.seed, epoch)
-        batches = partition_nodes(dataset.num_nodes, self.config.training.node_batch, seed)
+        batches = partition_nodes(dataset.num_nodes, self.config.training.nodes_per_batch, seed)
         for sub in iterate_subgraphs(edges, batches):
             count = float(self.weights[sub.nodes].sum())
             if count:
                 yield self._pack(sub.nodes, sub.edges), count
 
-    def _pack(self, nodes: np.ndarray | slice, edges: Edges) -> tuple[Any, ...]:
+    def _pack(self, nodes: np.ndarray | slice, edges: EdgeIndex) -> tuple[Any, ...]:
         """The arguments of the training step for some nodes."""
         dataset, fiedler = self.inputs.dataset, self.inputs.fiedler
         vector = np.zeros(0, np.float32) if fiedler is None else fiedler[nodes]
@@ -182,7 +182,7 @@ class NodeTrainer:
         logits, labels = self.predict(), self.inputs.dataset.labels
         parts = {"train": self.parts.train, "valid": self.parts.valid, "test": self.parts.test}
         metric = self.inputs.dataset.metric
-        return {name: score_nodes(metric, logits[nodes], labels[nodes]) for name, nodes in parts.items()}
+        return {name: evaluate_nodes(metric, logits[nodes], labels[nodes]) for name, nodes in parts.items()}
 
     def _start_global_phase(self, epoch: int) -> None:
         if epoch:
@@ -203,10 +203,10 @@ class NodeTrainer:
 
     def _group_variables(self) -> list[list[tf.Variable]]:
         """Trainable variables that the local phase trains, and those that only the global phase does."""
-        model, trunk = self.model, self.model.trunk
+        model, encoder = self.model, self.model.encoder
         late: list[tf.Variable] = []
         if self._has_phases:
-            layers = [*trunk.global_layers, trunk.norm, trunk.project, model.global_head]
+            layers = [*encoder.global_layers, encoder.norm, encoder.project, model.global_head]
             late = [variable for layer in layers for variable in layer.trainable_variables]
         names = {variable.ref() for variable in late}
         return [[variable for variable in model.trainable_variables if variable.ref() not in names], late]
@@ -214,7 +214,7 @@ class NodeTrainer:
     def _learned(self) -> list[tf.Variable]:
         """Weights, moving statistics and moments; not the dropout counters, so that no mask is drawn twice."""
         weights = [variable for variable in self.model.variables if variable.dtype.is_floating]
-        return weights + [slot for optimizer in self._optimizers for slot in optimizer.slots]
+        return weights + [variable for optimizer in self._optimizers for variable in optimizer.state]
 
     @staticmethod
     def _copy(sources: list[tf.Variable], targets: list[tf.Variable]) -> None:
@@ -223,15 +223,15 @@ class NodeTrainer:
 
     def _make_graph(self) -> tuple[Any, ...] | None:
         """The whole graph as tensors, unless it is only ever visited in pieces."""
-        if self.config.training.node_batch and self.config.training.evaluation_nodes:
+        if self.config.training.nodes_per_batch and self.config.training.chunk_nodes:
             return None
         return tuple(tf.convert_to_tensor(array) for array in self._pack(slice(None), self.inputs.edges))
 
     def _make_functions(self) -> None:
         """Traces anew: the phase is read when a function is traced."""
-        signature = self._batch_signature() if self.config.training.node_batch else None
+        signature = self._batch_signature() if self.config.training.nodes_per_batch else None
         self._step = tf.function(self._train_step, input_signature=signature, autograph=False)
-        chunk = self.config.training.evaluation_nodes
+        chunk = self.config.training.chunk_nodes
         if chunk:
             forward = ChunkedForward(self.model, self.inputs.edges, chunk_nodes=chunk, fiedler=self.inputs.fiedler)
             self._forward = lambda: forward(self.inputs.dataset.features)
@@ -247,7 +247,7 @@ class NodeTrainer:
 
     def _call_model(self, features: tf.Tensor, fiedler: tf.Tensor, *edges: tf.Tensor, training: bool) -> tf.Tensor:
         vector = fiedler if self.inputs.fiedler is not None else None
-        return self.model(features, Edges(*edges), fiedler=vector, training=training)
+        return self.model(features, EdgeIndex(*edges), fiedler=vector, training=training)
 
     def _train_step(
         self, features: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, fiedler: tf.Tensor, *edges: tf.Tensor
@@ -255,7 +255,7 @@ class NodeTrainer:
         active = self._groups if self.model.phase == "global" else self._groups[:1]
         with tf.GradientTape() as tape:
             logits = self._call_model(features, fiedler, *edges, training=True)
-            loss = node_loss(self.config.training.node_loss, logits, labels, weights)
+            loss = node_loss(self.config.training.loss, logits, labels, weights)
         gradients = tape.gradient(loss, active)
         for optimizer, group, some in zip(self._optimizers, active, gradients, strict=False):
             optimizer.apply(some, group)

@@ -12,14 +12,14 @@ from tqdm import tqdm
 
 from tpugraphs_polynormer.catalog import find_collection
 from tpugraphs_polynormer.datasets.manifest import DatasetError
-from tpugraphs_polynormer.datasets.reader import Split
+from tpugraphs_polynormer.datasets.reader import RankingSplit
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.ranking.metrics import GraphMetrics, graph_metrics
 from tpugraphs_polynormer.ranking.scorer import Scorer
 
 
 def choose_candidates(
-    split: Split, *, most: int, seed: int = 0, indices: Mapping[str, np.ndarray] | None = None
+    split: RankingSplit, *, most: int, seed: int = 0, indices: Mapping[str, np.ndarray] | None = None
 ) -> list[np.ndarray]:
     """Which candidates of each graph to evaluate: the given indices, else at most `most` (0: all), by seed."""
     chosen = []
@@ -40,7 +40,7 @@ def choose_candidates(
 
 
 def evaluate_split(
-    scorer: Scorer, split: Split, *, collection: str, candidates: Sequence[np.ndarray], progress: bool = False
+    scorer: Scorer, split: RankingSplit, *, collection: str, candidates: Sequence[np.ndarray], progress: bool = False
 ) -> list[GraphMetrics]:
     """The metrics of each graph of a split on the given candidates of it, in bounded memory."""
     kind = find_collection(collection).kind

@@ -16,7 +16,7 @@ from tpugraphs_polynormer.ranking.predict import expand_runs, load_ranker, open_
 from tpugraphs_polynormer.ranking.tables import format_number, format_table
 from tpugraphs_polynormer.training.checkpoints import RunError
 
-_SHOWN = ("opa", "tau", "tau_beyond_noise", "slowdown_1", "slowdown_5", "score")
+_SHOWN = ("opa", "tau", "tau_beyond_noise", "slowdown_1", "slowdown_5", "contest_score")
 
 
 @dataclass(frozen=True)

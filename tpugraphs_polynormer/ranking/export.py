@@ -6,9 +6,9 @@ request is filled up with the largest float32), and `num_candidates`, int64 [B].
 
 An example is a GraphTensor of the dataset's schema.pbtxt with two features more:
   `candidates.#size` int64 [1]: k, how many candidates are to be scored;
-  `candidates.codes` int64 [k * num_slots]: candidate by candidate, for each slot the number of its setting, that is the
-  row of `nodes/setting.values` (layout: 18 minor-to-major dims; tile: 6 bounds, their sum, their product).
-Slots of a layout graph are its configurable nodes in the order of the edge set "decides"; those of a tile graph the
+  `candidates.codes` int64 [k * num_config_nodes]: candidate by candidate, for each config node the row of its value in
+  `nodes/config_value.values` (layout: 18 minor-to-major dims; tile: 6 bounds, their sum, their product).
+The config nodes of a layout graph are its config nodes in the order of the edge set "config"; those of a tile graph the
 kernel, output and input bounds. Memory grows with k: send large graphs in several requests of some hundred candidates.
 """
 
@@ -24,7 +24,7 @@ import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
 from tpugraphs_polynormer.datasets.input_pipeline import graph_spec
-from tpugraphs_polynormer.datasets.reader import Collection
+from tpugraphs_polynormer.datasets.reader import RankingDataset
 from tpugraphs_polynormer.ranking.predict import load_ranker
 from tpugraphs_polynormer.ranking.task import RankingTask
 from tpugraphs_polynormer.training.checkpoints import CONFIG_NAME, RunError
@@ -54,7 +54,7 @@ def export_ranker(run_dir: Path | str, data_dir: Path | str, output: Path | str)
     return output
 
 
-def write_request(collection: Collection, split: str, number: int, candidates: np.ndarray) -> bytes:
+def serialize_request(collection: RankingDataset, split: str, number: int, candidates: np.ndarray) -> bytes:
     """The serialized example of a stored graph with the named candidates [k]: what the signature takes."""
     opened = collection.split(split)
     example = tf.train.Example.FromString(opened.read_record(number))
@@ -91,10 +91,10 @@ def _parse(spec: tfgnn.GraphTensorSpec, record: tf.Tensor) -> tfgnn.GraphTensor:
     features = {_SIZE: tf.io.FixedLenFeature([], tf.int64), _CODES: tf.io.RaggedFeature(tf.int64)}
     drawn = tf.io.parse_single_example(record, features)
     count = tf.cast(drawn[_SIZE], tf.int32)
-    num_slots = tf.reduce_sum(graph.node_sets["slot"].sizes)
-    codes = tf.transpose(tf.reshape(tf.cast(drawn[_CODES], tf.int32), tf.stack([count, num_slots])))
+    num_config_nodes = tf.reduce_sum(graph.node_sets["nconfig"].sizes)
+    codes = tf.transpose(tf.reshape(tf.cast(drawn[_CODES], tf.int32), tf.stack([count, num_config_nodes])))
     mask = tf.fill(tf.stack([1, count]), True)
     costs = tf.zeros(tf.stack([1, count]), tf.int64)
     return graph.replace_features(
-        context={"costs": costs, "candidate_mask": mask}, node_sets={"slot": {"codes": codes}}
+        context={"costs": costs, "candidate_mask": mask}, node_sets={"nconfig": {"codes": codes}}
     )

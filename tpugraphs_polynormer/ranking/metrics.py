@@ -14,7 +14,7 @@ import numpy as np
 
 from tpugraphs_polynormer.catalog import TILE_TOP, TYPICAL_NOISE
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.ranking.random_baseline import expected_score, expected_slowdown
+from tpugraphs_polynormer.ranking.random_baseline import expected_contest_score, expected_slowdown
 
 
 class MetricError(UserError):
@@ -41,11 +41,11 @@ class GraphMetrics:
     slowdown_5: float
     slowdown_10: float
     slowdown_100: float
-    score: float  # the contest's, see `kaggle_tile_score` and `kaggle_layout_score`
+    contest_score: float  # the contest's, see `tile_contest_score` and `layout_contest_score`
 
 
 SLOWDOWN_KS = (1, 5, 10, 100)
-METRICS = ("opa", "tau", "tau_beyond_noise", "slowdown_1", "slowdown_5", "slowdown_10", "slowdown_100", "score")
+METRICS = ("opa", "tau", "tau_beyond_noise", "slowdown_1", "slowdown_5", "slowdown_10", "slowdown_100", "contest_score")
 
 
 def graph_metrics(
@@ -70,11 +70,11 @@ def graph_metrics(
     if pairs.scored_apart:
         opa, tau = pairs.accuracy, pairs.tau
         slowdowns = {f"slowdown_{k}": slowdown(truth, ranking, k) for k in SLOWDOWN_KS}
-        score = {"tile": kaggle_tile_score, "layout": kaggle_layout_score}[kind](truth, ranking)
+        contest_score = {"tile": tile_contest_score, "layout": layout_contest_score}[kind](truth, ranking)
     else:
         opa, tau = (0.5, 0.0) if pairs.comparable else (math.nan, math.nan)
         slowdowns = {f"slowdown_{k}": expected_slowdown(truth, k) for k in SLOWDOWN_KS}
-        score = expected_score(kind, truth)
+        contest_score = expected_contest_score(kind, truth)
     return GraphMetrics(
         collection=collection,
         graph=graph,
@@ -83,7 +83,7 @@ def graph_metrics(
         tau=tau,
         tau_beyond_noise=tau_beyond_noise(truth, np.asarray(scores), noise),
         **slowdowns,
-        score=score,
+        contest_score=contest_score,
     )
 
 
@@ -158,12 +158,12 @@ def slowdown(costs: np.ndarray, ranking: np.ndarray, k: int) -> float:
     return float(costs[ranking[:k]].min() / costs.min()) - 1.0
 
 
-def kaggle_tile_score(costs: np.ndarray, ranking: np.ndarray) -> float:
+def tile_contest_score(costs: np.ndarray, ranking: np.ndarray) -> float:
     """`2 - min(cost of the first 5) / min(cost of all)`; not clipped; all candidates where there are fewer than 5."""
     return 1.0 - slowdown(costs, ranking, TILE_TOP)
 
 
-def kaggle_layout_score(costs: np.ndarray, ranking: np.ndarray) -> float:
+def layout_contest_score(costs: np.ndarray, ranking: np.ndarray) -> float:
     """Kendall's tau of two permutations: the predicted order and the true order.
 
     A permutation has no ties, so equal runtimes have to be put in some order: by candidate index, as

@@ -16,8 +16,8 @@ from tpugraphs_polynormer.datasets.manifest import (
     Manifest,
     write_json,
 )
-from tpugraphs_polynormer.datasets.reader import Collection
-from tpugraphs_polynormer.datasets.shards import PreprocessSettings, describe_split, write_shard
+from tpugraphs_polynormer.datasets.reader import RankingDataset
+from tpugraphs_polynormer.datasets.shards import PreprocessOptions, describe_split, write_shard
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
 from tpugraphs_polynormer.hlo.choices import enumerate_choices
 from tpugraphs_polynormer.hlo.describe import describe_candidate
@@ -59,17 +59,17 @@ class ProgramRanking:
 
     @property
     def default_rank(self) -> int:
-        """The place of the compiler's default (candidate 0), 1 for the fastest."""
+        """The rank of the compiler's default (candidate 0), 1 for the fastest."""
         return int(np.flatnonzero(self.order == 0)[0]) + 1
 
     def describe(self, most: int) -> str:
         """The best candidates in words: only what they change against the compiler's default."""
         choices = enumerate_choices(self.module)
         spread = float(self.scores.std()) or 1.0
-        lines = [f"the compiler's default is predicted at place {self.default_rank} of {len(self.order)}"]
-        for place, candidate in enumerate(self.order[:most], start=1):
+        lines = [f"the compiler's default is predicted at rank {self.default_rank} of {len(self.order)}"]
+        for rank, candidate in enumerate(self.order[:most], start=1):
             gain = (self.scores[0] - self.scores[candidate]) / spread
-            lines.append(f"{place}. candidate {candidate}: {gain:+.2f} standard deviations faster than the default")
+            lines.append(f"{rank}. candidate {candidate}: {gain:+.2f} standard deviations faster than the default")
             changes = describe_candidate(self.module, choices, self.candidates[candidate], reference=self.candidates[0])
             lines += [f"     {change}" for change in changes] or ["     the compiler's default"]
         return "\n".join(lines)
@@ -82,7 +82,7 @@ def rank_program(
 
     Args:
       run_dir: a run trained on a layout collection.
-      module: the program, see `hlo.wire.read_module`, `hlo.from_jax`, `hlo.from_tf`.
+      module: the program, see `hlo.wire.parse_module`, `hlo.from_jax`, `hlo.from_tf`.
       num_candidates, seed, mode: see `hlo.candidates.draw_candidates`.
     """
     run = open_ranking_run(run_dir)
@@ -118,22 +118,22 @@ def measure_novelty(node_feat: np.ndarray, node_opcode: np.ndarray, statistics: 
     )
 
 
-def _make_dataset(folder: Path, collection: str, arrays: dict[str, np.ndarray]) -> Collection:
+def _make_dataset(folder: Path, collection: str, arrays: dict[str, np.ndarray]) -> RankingDataset:
     """A dataset of one graph, made and read by the very code that makes and reads the others."""
     write_archive(folder / "program.npz", arrays)
-    settings = PreprocessSettings()
+    options = PreprocessOptions()
     description = write_shard(
-        folder, "program", {"program": folder / "program.npz"}, kind="layout", is_train=False, settings=settings
+        folder, "program", {"program": folder / "program.npz"}, kind="layout", is_train=False, options=options
     )
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         collection=collection,
         kind="layout",
-        settings={},
+        options={},
         splits={"test": describe_split([description])},
         statistics=None,
         num_rejected=0,
         excluded={},
     )
     write_json(folder / MANIFEST_NAME, manifest)
-    return Collection(folder)
+    return RankingDataset(folder)

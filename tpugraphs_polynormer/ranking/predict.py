@@ -17,7 +17,7 @@ from tpugraphs_polynormer.catalog import find_collection
 from tpugraphs_polynormer.config.loader import dump_config
 from tpugraphs_polynormer.datasets.input_pipeline import iterate_blocks
 from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME, DatasetError, parse_record
-from tpugraphs_polynormer.datasets.reader import Collection, Split, hash_file
+from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit, hash_file
 from tpugraphs_polynormer.files import write_text
 from tpugraphs_polynormer.ranking.submission import prediction_path, read_prediction, write_prediction
 from tpugraphs_polynormer.ranking.submission_rules import SubmissionError
@@ -48,7 +48,7 @@ def read_facts(run: RunDirectory) -> DatasetFacts:
     return parse_record(DatasetFacts, run.read_json(FACTS_NAME), str(run.path / FACTS_NAME))
 
 
-def restore_task(run: RunDirectory, facts: DatasetFacts, collection: Collection) -> RankingTask:
+def restore_task(run: RunDirectory, facts: DatasetFacts, collection: RankingDataset) -> RankingTask:
     """The task of a run on any collection of its kind, with the best weights and their phase restored."""
     checkpoint_path(run)
     task = build_ranking_task(run.config, collection, facts)
@@ -126,7 +126,7 @@ class Ensemble:
         self._scorers = [load_ranker(path, data_dir).make_scorer() for path in run_dirs]
         self._average = average
 
-    def score_source(self, split: Split, number: int) -> np.ndarray:
+    def score_source(self, split: RankingSplit, number: int) -> np.ndarray:
         """[c] scores of a graph's candidates in the order of its source archive."""
         entry = split.graphs[number]
         if entry.num_candidates != entry.num_source_candidates:
@@ -138,7 +138,7 @@ class Ensemble:
 
 
 @dataclass(frozen=True)
-class PredictionTask:
+class PendingGraph:
     """One graph to be scored."""
 
     collection: str
@@ -156,9 +156,9 @@ class PredictionPlan:
     output: str
     split: str
     average: str
-    tasks: tuple[PredictionTask, ...]
+    tasks: tuple[PendingGraph, ...]
 
-    def is_done(self, task: PredictionTask) -> bool:
+    def is_done(self, task: PendingGraph) -> bool:
         """Whether the graph's prediction is there, whole, and of the right length."""
         path = prediction_path(self.output, task.id)
         if not path.exists():
@@ -168,13 +168,13 @@ class PredictionPlan:
         except SubmissionError:
             return False
 
-    def pending(self) -> list[PredictionTask]:
+    def pending(self) -> list[PendingGraph]:
         """What is still to do."""
         return [task for task in self.tasks if not self.is_done(task)]
 
-    def open_split(self, collection: str) -> Split:
+    def open_split(self, collection: str) -> RankingSplit:
         """The split to predict of a collection."""
-        return Collection(Path(self.data_dir) / find_collection(collection).folder).split(self.split)
+        return RankingDataset(Path(self.data_dir) / find_collection(collection).folder).split(self.split)
 
     def load_ensemble(self, collection: str) -> Ensemble:
         """The models of a collection."""
@@ -190,12 +190,12 @@ def plan_predictions(
 ) -> PredictionPlan:
     """Lists the graphs, and notes in the output by which weights they are predicted; refuses to mix with others'."""
     groups = group_runs(run_dirs)
-    tasks: list[PredictionTask] = []
+    tasks: list[PendingGraph] = []
     for collection, runs in groups.items():
         opened = open_collection(runs[0].config, data_dir)
         _keep_recipe(Path(output) / find_collection(collection).folder, _describe(runs, opened, split, average))
         tasks += [
-            PredictionTask(collection, number, f"{collection}:{entry.name}", entry.num_candidates)
+            PendingGraph(collection, number, f"{collection}:{entry.name}", entry.num_candidates)
             for number, entry in enumerate(opened.split(split).graphs)
         ]
     paths = {collection: tuple(str(run.path.resolve()) for run in runs) for collection, runs in groups.items()}
@@ -213,7 +213,7 @@ def predict(plan: PredictionPlan) -> int:
     return len(pending)
 
 
-def _score(plan: PredictionPlan, tasks: Sequence[PredictionTask]) -> Iterator[tuple[PredictionTask, np.ndarray]]:
+def _score(plan: PredictionPlan, tasks: Sequence[PendingGraph]) -> Iterator[tuple[PendingGraph, np.ndarray]]:
     for collection in dict.fromkeys(task.collection for task in tasks):
         ensemble, split = plan.load_ensemble(collection), plan.open_split(collection)
         for task in tasks:
@@ -222,7 +222,7 @@ def _score(plan: PredictionPlan, tasks: Sequence[PredictionTask]) -> Iterator[tu
         split.close()
 
 
-def _describe(runs: Sequence[RunDirectory], collection: Collection, split: str, average: str) -> dict[str, Any]:
+def _describe(runs: Sequence[RunDirectory], collection: RankingDataset, split: str, average: str) -> dict[str, Any]:
     """What decides the predictions, without the places where it lies."""
     weights = []
     for run in runs:

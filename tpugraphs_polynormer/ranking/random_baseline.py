@@ -15,12 +15,12 @@ def expected_slowdown(costs: np.ndarray, k: int) -> float:
     """
     ascending = np.sort(np.asarray(costs, np.float64))
     count, k = len(ascending), min(k, len(costs))
-    places = np.arange(count - k + 1)
-    log_chances = _log_binomial(count - 1 - places, k - 1) - _log_binomial(count, k)
+    positions = np.arange(count - k + 1)
+    log_chances = _log_binomial(count - 1 - positions, k - 1) - _log_binomial(count, k)
     return float(np.exp(log_chances) @ ascending[: count - k + 1] / ascending[0]) - 1.0
 
 
-def expected_score(kind: str, costs: np.ndarray) -> float:
+def expected_contest_score(kind: str, costs: np.ndarray) -> float:
     """The contest's score that a random ranking of costs [c] has on average: for layouts tau is 0."""
     if kind == "tile":
         return 1.0 - expected_slowdown(costs, TILE_TOP)

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from tpugraphs_polynormer.config.schema import ModelConfig
 from tpugraphs_polynormer.datasets.input_pipeline import iterate_blocks, parse_graph
-from tpugraphs_polynormer.datasets.reader import Collection, Split
-from tpugraphs_polynormer.models.ranking.batch import Batch, read_batch
+from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit
+from tpugraphs_polynormer.models.ranking.batch import Batch, unpack_batch
 from tpugraphs_polynormer.models.ranking.model import Encoded, RankingModel
 from tpugraphs_polynormer.ranking.metrics import GraphAccumulator
 
@@ -23,7 +23,7 @@ class Scorer:
     """Scores candidates with a model; what no candidate can change is computed once per graph."""
 
     def __init__(
-        self, model: RankingModel, collection: Collection, *, candidates_per_group: int, seed: int = 0
+        self, model: RankingModel, collection: RankingDataset, *, candidates_per_group: int, seed: int = 0
     ) -> None:
         self._model, self._collection, self._seed = model, collection, seed
         self._group = candidates_per_group
@@ -39,13 +39,13 @@ class Scorer:
 
     def _begin(self, *fields: tf.Tensor) -> tuple[Batch, Encoded]:
         """A graph with its first block of candidates, and what the model makes of the graph alone."""
-        batch = read_batch(parse_graph(self._collection.manifest.kind, *fields))
+        batch = unpack_batch(parse_graph(self._collection.manifest.kind, *fields))
         return batch, self._model.encode(batch, training=False)
 
     def _score(self, batch: Batch, encoded: Encoded) -> tf.Tensor:
         return self._model.score(batch, encoded, training=False)
 
-    def score_graph(self, split: Split, number: int, candidates: np.ndarray | None = None) -> np.ndarray:
+    def score_graph(self, split: RankingSplit, number: int, candidates: np.ndarray | None = None) -> np.ndarray:
         """[c] float64 scores of all candidates of a graph, or of the [c] named ones; lower is faster."""
         entry = split.graphs[number]
         if candidates is None:
@@ -53,12 +53,14 @@ class Scorer:
         config = self._model.config
         if not config.cross_candidates:
             # A tile's candidates meet every node, a layout's the configurable ones.
-            met = entry.num_slots if self._collection.manifest.kind == "layout" else entry.num_nodes
+            met = entry.num_config_nodes if self._collection.manifest.kind == "layout" else entry.num_nodes
             block = block_size(config, entry.num_nodes, met, len(candidates))
             return self._score_in_order(split, number, candidates, block)
         return self._score_in_groups(split, number, candidates, config)
 
-    def _score_in_groups(self, split: Split, number: int, candidates: np.ndarray, config: ModelConfig) -> np.ndarray:
+    def _score_in_groups(
+        self, split: RankingSplit, number: int, candidates: np.ndarray, config: ModelConfig
+    ) -> np.ndarray:
         """Candidates see each other, so who stands beside whom matters: the mean over random groupings."""
         total = np.zeros(len(candidates))
         for grouping in range(config.num_groupings):
@@ -66,7 +68,7 @@ class Scorer:
             total[order] += self._score_in_order(split, number, candidates[order], self._group)
         return total / config.num_groupings
 
-    def _score_in_order(self, split: Split, number: int, candidates: np.ndarray, block: int) -> np.ndarray:
+    def _score_in_order(self, split: RankingSplit, number: int, candidates: np.ndarray, block: int) -> np.ndarray:
         results = GraphAccumulator(len(candidates), graph=split.graphs[number].name)
         batch = encoded = None
         for part in iterate_blocks(self._collection, split, number, block, candidates):
@@ -91,7 +93,7 @@ def _forget_size(each: Any) -> Any:
 def block_size(config: ModelConfig, num_nodes: int, num_met: int, num_candidates: int) -> int:
     """How many candidates to score at once: a power of two, so that few shapes are traced.
 
-    `num_met` of the graph's nodes meet the candidates after the trunk (intermediate fusion), or all before it (early).
+    `num_met` of the graph's nodes meet the candidates after the encoder (late fusion), or all before it (early).
     """
     rows = num_nodes if config.fusion == "early" else max(num_met, 1)
     fitting = min(1024, max(16, _BLOCK_FLOATS // (rows * config.hidden_dim)))

@@ -23,7 +23,7 @@ import numpy as np
 from tpugraphs_polynormer.archives.npz import read_shapes, write_npz
 from tpugraphs_polynormer.catalog import COLLECTIONS
 from tpugraphs_polynormer.files import write_text
-from tpugraphs_polynormer.ranking.metrics import kaggle_layout_score, kaggle_tile_score, rank_candidates, true_costs
+from tpugraphs_polynormer.ranking.metrics import layout_contest_score, rank_candidates, tile_contest_score, true_costs
 from tpugraphs_polynormer.ranking.submission_check import HEADER, read_submission
 from tpugraphs_polynormer.ranking.submission_rules import ExpectedRow, Faults, SubmissionError
 
@@ -47,7 +47,9 @@ def expected_rows(data_dir: Path | str) -> list[ExpectedRow]:
                 raise SubmissionError(f"{path}: found no vector config_runtime, expected one value per candidate")
             rows.append(ExpectedRow(f"{collection.id}:{graph}", shapes["config_runtime"][0]))
     if not rows:
-        raise SubmissionError(f"{root}: found no <collection>/test/*.npz; give the folder that holds npz/ as --data")
+        raise SubmissionError(
+            f"{root}: found no <collection>/test/*.npz; give the folder that holds npz/ as --archives"
+        )
     return rows
 
 
@@ -121,7 +123,7 @@ def score_submission(path: Path | str, truth_dir: Path | str, expected: Sequence
     scores: dict[str, list[float]] = {}
     for row in expected:
         costs = _read_costs(Path(truth_dir) / row.collection.folder / "test" / f"{row.graph}.npz", row)
-        score = kaggle_tile_score if row.collection.kind == "tile" else kaggle_layout_score
+        score = tile_contest_score if row.collection.kind == "tile" else layout_contest_score
         scores.setdefault(row.collection.id, []).append(score(costs, rankings[row.id]))
     means = {collection: statistics.fmean(values) for collection, values in scores.items()}
     return means | {"mean": statistics.fmean(means.values())}

@@ -193,7 +193,7 @@ class Rules(Protocol):
 class ExactRules:
     """One row for each test graph of a data set, in its order."""
 
-    usual_cause = "the file of another data set, or --data names the wrong folder"
+    usual_cause = "the file of another data set, or --archives names the wrong folder"
 
     def __init__(self, expected: Sequence[ExpectedRow]) -> None:
         self.num_rows = len(expected)

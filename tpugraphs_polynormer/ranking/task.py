@@ -11,7 +11,7 @@ import tensorflow as tf
 from tpugraphs_polynormer.catalog import find_collection
 from tpugraphs_polynormer.config.schema import Config, TrainingConfig
 from tpugraphs_polynormer.datasets.manifest import DatasetError, Manifest
-from tpugraphs_polynormer.datasets.reader import Collection
+from tpugraphs_polynormer.datasets.reader import RankingDataset
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
 from tpugraphs_polynormer.models.ranking.model import RankingModel
 from tpugraphs_polynormer.ranking.scorer import Scorer
@@ -23,7 +23,7 @@ class RankingTask:
     """What training, evaluation and prediction share; variables are made on first use, in a strategy's scope."""
 
     config: Config
-    collection: Collection
+    collection: RankingDataset
     model: RankingModel
     loss: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
@@ -37,12 +37,12 @@ class RankingTask:
         )
 
 
-def open_collection(config: Config, data_dir: Path | str) -> Collection:
+def open_collection(config: Config, data_dir: Path | str) -> RankingDataset:
     """The preprocessed collection that the config names, below the folder of all datasets."""
-    return Collection(Path(data_dir) / find_collection(config.data.collection).folder)
+    return RankingDataset(Path(data_dir) / find_collection(config.data.collection).folder)
 
 
-def build_ranking_task(config: Config, collection: Collection, facts: DatasetFacts | None = None) -> RankingTask:
+def build_ranking_task(config: Config, collection: RankingDataset, facts: DatasetFacts | None = None) -> RankingTask:
     """Builds the model of a config for a collection, scaled by the given facts, or by its own train split's."""
     tf.keras.mixed_precision.set_global_policy(
         "float32" if config.training.precision == "float32" else "mixed_bfloat16"

@@ -50,8 +50,10 @@ def train(
         raise ConfigError(f"task: found {config.task}, expected ranking; use `tpugraphs benchmark` for the other")
     if not config.training.local_epochs + config.training.epochs:
         raise ConfigError("training.epochs: found 0, and training.local_epochs too; expected at least one epoch")
-    if config.training.compile and strategy.num_replicas_in_sync > 1 and not _has_accelerators():
-        raise ConfigError("training.compile: XLA cannot join CPU devices; train on one, or set training.compile=false")
+    if config.training.jit_compile and strategy.num_replicas_in_sync > 1 and not _has_accelerators():
+        raise ConfigError(
+            "training.jit_compile: XLA cannot join CPU devices; train on one, or set training.jit_compile=false"
+        )
     run = RunDirectory.start(run_dir, config)
     if (run.path / RESULT_NAME).exists():
         _logger.info("%s: already trained", run.path)
@@ -65,7 +67,7 @@ def train(
         learner = Learner(task, strategy.num_replicas_in_sync)
         learner.compile(
             optimizer=build_optimizer(config.training),
-            jit_compile=config.training.compile,
+            jit_compile=config.training.jit_compile,
             steps_per_execution=min(config.training.steps_per_execution, config.training.steps_per_epoch),
         )
         _create_variables(learner, task)
@@ -221,14 +223,14 @@ class _Session:
         return self._strategy.distribute_datasets_from_function(make)
 
     def _enter_phase(self, epoch: int) -> str:
-        """Sets the trunks' phase; the global one starts from the best weights of the local warm-up."""
-        trunks = self._task.model.phased_trunks
+        """Sets the encoders' phase; the global one starts from the best weights of the local warm-up."""
+        encoders = self._task.model.phased_encoders
         phase = "local" if epoch < self._config.local_epochs else "global"
-        if trunks and phase == "global" and epoch == self._config.local_epochs and epoch:
+        if encoders and phase == "global" and epoch == self._config.local_epochs and epoch:
             wait_for_workers(self._strategy)
             self._best_local.restore()
-        for trunk in trunks:
-            trunk.phase = phase
+        for encoder in encoders:
+            encoder.phase = phase
         self._scorer = self._task.make_scorer()
         return phase
 
@@ -320,7 +322,7 @@ def _has_accelerators() -> bool:
 
 def _selection(record: dict[str, Any]) -> float:
     """What the best epoch is chosen by: the contest's score on the validation graphs."""
-    value = record["valid"]["overall"]["score"]
+    value = record["valid"]["overall"]["contest_score"]
     return -math.inf if value is None or np.isnan(value) else value
 
 

@@ -52,7 +52,7 @@ _NO_TRAFFIC = FREE | opcode_set("tuple while call conditional after-all")
 _NOT_WRITTEN = _NO_TRAFFIC | opcode_set(
     "reshape transpose parameter get-tuple-element bitcast infeed dynamic-update-slice"
 )
-_NOT_READING = _NOT_WRITTEN | opcode_set("gather dynamic-slice")  # in place, renamed, or only a few rows of the operand
+_NOT_READING = _NOT_WRITTEN | opcode_set("gather dynamic-slice")  # in index, renamed, or only a few rows of the operand
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class _Operator:
 
 
 class LayoutCosts:
-    """Prices candidates of one program; `choices[j]` are the distinct settings int8 [k, 18] of configurable node j."""
+    """Prices candidates of one program; `choices[j]` are the distinct choices int8 [k, 18] of config node j."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class LayoutCosts:
         rank = len(program.dims[producer])
         if opcode == RESHAPE and consumer in program.config_index:
             index = program.config_index[consumer]
-            inputs = [setting.input for setting in program.settings[index]]
+            inputs = [choice.input for choice in program.layout_choices[index]]
             return NodeLayout(index, tuple(each if each is not None and len(each) == rank else () for each in inputs))
         if opcode in FREE or opcode in (REDUCE, TRANSPOSE):
             return None
@@ -221,9 +221,9 @@ class LayoutCosts:
         program, index = self._program, self._program.config_index[node]
         kernel = operand == kernel_operand(program, node)
         layouts, padded = program.nodes[operand].layouts, program.padded(operand)
-        table = np.zeros((len(program.settings[index]), len(layouts)))
-        for row, setting in enumerate(program.settings[index]):
-            want: Layout | None = setting.kernel if kernel else setting.input
+        table = np.zeros((len(program.layout_choices[index]), len(layouts)))
+        for row, choice in enumerate(program.layout_choices[index]):
+            want: Layout | None = choice.kernel if kernel else choice.input
             for column, have in enumerate(layouts):
                 if want is not None and have[: len(want)] != want:
                     table[row, column] = padded[column] / self._core.transpose_rate
@@ -250,7 +250,7 @@ def _fits_kernel(program: ProgramLayouts, node: int, operand: int) -> bool:
     out_feature = program.dims[node][numbers[13]]
     if numbers[7] >= len(dims) or dims[numbers[7]] != out_feature:
         return False
-    return all(spatial[place] < len(dims) and dims[spatial[place]] == window[place] for place in range(len(dims) - 2))
+    return all(spatial[index] < len(dims) and dims[spatial[index]] == window[index] for index in range(len(dims) - 2))
 
 
 def contraction_size(program: ProgramLayouts, node: int, operands: Sequence[int]) -> int:
@@ -272,21 +272,21 @@ def _batch_size(program: ProgramLayouts, node: int, operands: Sequence[int]) -> 
     """Product of a dot's batch dims: those that lead the result and both operands, two dims being left to each."""
     batch = 1
     shapes = [program.dims[node], *(program.dims[each] for each in operands)]
-    for place in range(min(len(shape) for shape in shapes) - 2):
-        if len({shape[place] for shape in shapes}) > 1:
+    for index in range(min(len(shape) for shape in shapes) - 2):
+        if len({shape[index] for shape in shapes}) > 1:
             break
-        batch *= shapes[0][place]
+        batch *= shapes[0][index]
     return batch
 
 
 def encode_choices(candidates: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-    """Distinct settings per node, int8 [k, 18] each, and which one each candidate takes, int32 [c, nc]."""
+    """Distinct choices per node, int8 [k, 18] each, and which one each candidate takes, int32 [c, nc]."""
     weights = 7 ** np.arange(candidates.shape[2], dtype=np.int64)
     choices, ids = [], np.empty(candidates.shape[:2], dtype=np.int32)
     for index in range(candidates.shape[1]):
-        settings = candidates[:, index].astype(np.int8)
-        _, first, inverse = np.unique((settings.astype(np.int64) + 1) @ weights, return_index=True, return_inverse=True)
-        choices.append(settings[first])
+        rows = candidates[:, index].astype(np.int8)
+        _, first, inverse = np.unique((rows.astype(np.int64) + 1) @ weights, return_index=True, return_inverse=True)
+        choices.append(rows[first])
         ids[:, index] = inverse
     return choices, ids
 

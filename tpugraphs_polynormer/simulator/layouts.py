@@ -2,7 +2,7 @@
 
 A node's layout is the minor-to-major order of its dimensions. Convolutions, dots and reshapes are told theirs by a
 candidate; parameters and other boundaries are fixed by the program; everything else takes the layout of an operand,
-so that each node has at most one *source*: the configurable node whose choice decides it.
+so that each node has at most one *source*: the config node whose choice decides it.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ SAME_DIMENSIONS = ELEMENTWISE | opcode_set(
 class NodeLayout:
     """A node's layout as a function of its source's choice: one entry per choice, or a single one where fixed."""
 
-    source: int  # index into the configurable nodes, or FIXED
+    source: int  # index into the config nodes, or FIXED
     layouts: tuple[Layout, ...]
 
 
 @dataclass(frozen=True)
-class Setting:
-    """One choice of a configurable node, read from its 18 features; None leaves the layout to the compiler."""
+class LayoutChoice:
+    """One choice of a config node, read from its 18 features; None leaves the layout to the compiler."""
 
     output: Layout | None
     input: Layout | None
     kernel: Layout | None
 
     @classmethod
-    def from_row(cls, row: np.ndarray) -> Setting:
+    def from_row(cls, row: np.ndarray) -> LayoutChoice:
         parts = (tuple(int(dim) for dim in row[start : start + 6] if dim >= 0) for start in (0, 6, 12))
         return cls(*(part or None for part in parts))
 
@@ -63,10 +63,10 @@ def complete_layout(minor_dims: Sequence[int], rank: int) -> Layout:
 
 
 class ProgramLayouts:
-    """The layout of every node of one program for every choice of its configurable nodes.
+    """The layout of every node of one program for every choice of its config nodes.
 
     Made from the archive's arrays: node_feat [n, 140], node_opcode [n], edge_index [m, 2] (consumer, producer),
-    node_config_ids [nc], and per configurable node its distinct choices int8 [k, 18].
+    node_config_ids [nc], and per config node its distinct choices int8 [k, 18].
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ProgramLayouts:
             self.operands[consumer].append(producer)
             self.consumers[producer].append(consumer)
         self.config_index = {int(node): index for index, node in enumerate(node_config_ids)}
-        self.settings = [[Setting.from_row(row) for row in rows] for rows in choices]
+        self.layout_choices = [[LayoutChoice.from_row(row) for row in rows] for rows in choices]
         self.nodes: list[NodeLayout] = []
         for node in range(len(self.dims)):
             self.nodes.append(self._node_layout(node))
@@ -117,9 +117,9 @@ class ProgramLayouts:
     def _configured(self, node: int) -> NodeLayout:
         index, rank = self.config_index[node], len(self.dims[node])
         layouts = []
-        for setting in self.settings[index]:
-            valid = setting.output is not None and max(setting.output) < rank
-            layouts.append(complete_layout(setting.output, rank) if valid else self.default_layout(node))
+        for choice in self.layout_choices[index]:
+            valid = choice.output is not None and max(choice.output) < rank
+            layouts.append(complete_layout(choice.output, rank) if valid else self.default_layout(node))
         return NodeLayout(index, tuple(layouts))
 
     def _parent(self, node: int, rank: int | None) -> int | None:
@@ -150,7 +150,7 @@ class ProgramLayouts:
         kept = [dim for dim in range(rank) if dim not in dropped]
         if len(kept) != len(self.dims[node]):
             return NodeLayout(FIXED, (self.default_layout(node),))
-        rename = {dim: place for place, dim in enumerate(kept)}
+        rename = {dim: index for index, dim in enumerate(kept)}
         layouts = (tuple(rename[dim] for dim in each if dim in rename) for each in layout.layouts)
         return NodeLayout(layout.source, tuple(layouts))
 

@@ -63,9 +63,9 @@ class Network:
         dims = logits.shape.dimensions
         labels = self.hlo.parameter(dims[:-1], S32)
         spread = self.hlo.broadcast(labels, dims, range(len(dims) - 1))
-        places = self.hlo.add("iota", dims, (), S32, dimensions=(len(dims) - 1,))
+        indices = self.hlo.add("iota", dims, (), S32, dimensions=(len(dims) - 1,))
         one_hot = self.hlo.add(
-            "convert", dims, (self.hlo.add("compare", dims, (spread, places), 1),), self.element_type
+            "convert", dims, (self.hlo.add("compare", dims, (spread, indices), 1),), self.element_type
         )
         return self.hlo.scaled(self.hlo.binary("subtract", self._softmax(logits), one_hot))
 
@@ -223,7 +223,7 @@ class Network:
 
     def transpose(self, value: Instruction, order: Sequence[int]) -> Instruction:
         """Dimension i of the result is dimension `order[i]` of the value."""
-        inverse = sorted(range(len(order)), key=lambda place: order[place])
+        inverse = sorted(range(len(order)), key=lambda index: order[index])
         out = self.hlo.transpose(value, order)
         return self.record(out, (value,), lambda grad: (self.hlo.transpose(grad, inverse),))
 

@@ -38,7 +38,7 @@ def _body(net: Network, packed: Instruction) -> int:
     """One time step: gates = x W + h U; c = f c + i g; h = o tanh(c)."""
     hlo = net.module.computation("while_body")
     state = hlo.tuple_parameter(packed.shape.tuple_shapes)
-    step, hidden, cell, to_gates, recurrence, sequence, results = (hlo.element(state, place) for place in range(7))
+    step, hidden, cell, to_gates, recurrence, sequence, results = (hlo.element(state, index) for index in range(7))
     batch, width = hidden.shape.dimensions
     features = sequence.shape.dimensions[2]
     zero = hlo.constant(S32)
@@ -57,7 +57,7 @@ def _body(net: Network, packed: Instruction) -> int:
 def _step(
     hlo: ComputationBuilder, gates: Instruction, cell: Instruction, width: int
 ) -> tuple[Instruction, Instruction]:
-    pieces = [hlo.slice(gates, 1, place * width, (place + 1) * width) for place in range(4)]
+    pieces = [hlo.slice(gates, 1, index * width, (index + 1) * width) for index in range(4)]
     keep, write, out = (hlo.unary("logistic", each) for each in pieces[:3])
     fresh = hlo.unary("tanh", pieces[3])
     cell = hlo.binary("add", hlo.binary("multiply", keep, cell), hlo.binary("multiply", write, fresh))

@@ -68,7 +68,7 @@ class TileCosts:
         return float(padded_elements(dims, self._program.default_layout(node)) * self._bytes[node]) if dims else 0.0
 
     def _read_operator(self, node: int) -> None:
-        """Which physical places of the output and the kernel hold the output features, and the contraction's size."""
+        """Which physical indices of the output and the kernel hold the output features, and the contraction's size."""
         program = self._program
         numbers = program.node_feat[node, CONVOLUTION_DIMENSIONS].astype(int).tolist()
         operands = [each for each in program.operands[node] if program.dims[each]][-2:]
@@ -77,10 +77,10 @@ class TileCosts:
         self._input = operands[0] if operands[0] != self._kernel else operands[-1]
         self.kernel_units = self._units(self._kernel)
         self.output_place = list(reversed(program.default_layout(node))).index(numbers[13])
-        self.kernel_place = list(reversed(program.default_layout(self._kernel))).index(numbers[7])
+        self.kernel_index = list(reversed(program.default_layout(self._kernel))).index(numbers[7])
         self.feature_scale = (
             _unit_size(self.output_units, self.output_place),
-            _unit_size(self.kernel_units, self.kernel_place),
+            _unit_size(self.kernel_units, self.kernel_index),
         )
         self._contraction = contraction_size(program, node, operands)
         self._taps = float(max(1, math.prod(each for each in program.node_feat[node, WINDOW_SIZE].tolist() if each)))
@@ -130,7 +130,7 @@ class TileCosts:
         """Bytes [c] of a step's input, kernel and output tiles."""
         out = bounds.prod(axis=1) * _UNIT
         features = bounds[:, self.output_place] * self.feature_scale[0]
-        depth = kernel.prod(axis=1) / kernel[:, self.kernel_place] * _UNIT / self.feature_scale[1]
+        depth = kernel.prod(axis=1) / kernel[:, self.kernel_index] * _UNIT / self.feature_scale[1]
         rows = out / features
         input_bytes = rows * np.maximum(1.0, depth / self._taps) * float(self._bytes[self._input])
         limit = self._padded_bytes(self._input)
@@ -144,7 +144,7 @@ class TileCosts:
         """Output tiles in the outer loop, slices of the contraction in the inner one."""
         out_steps = np.ceil(np.array(self.output_units) / bounds)
         kernel_steps = np.ceil(np.array(self.kernel_units) / kernel)
-        depth_steps = kernel_steps.prod(axis=1) / kernel_steps[:, self.kernel_place]
+        depth_steps = kernel_steps.prod(axis=1) / kernel_steps[:, self.kernel_index]
         feature_steps = out_steps[:, self.output_place]
         num_outputs = out_steps.prod(axis=1)
         row_steps = num_outputs / feature_steps
@@ -163,9 +163,9 @@ class TileCosts:
         """Share of the bandwidth that a tile's contiguous runs reach: a run grows while whole dimensions are taken."""
         run = np.ones(len(bounds))
         whole = np.ones(len(bounds), dtype=bool)
-        for place in reversed(range(len(units))):
-            run = np.where(whole, run * bounds[:, place], run)
-            whole &= bounds[:, place] == units[place]
+        for index in reversed(range(len(units))):
+            run = np.where(whole, run * bounds[:, index], run)
+            whole &= bounds[:, index] == units[index]
         size = run * _UNIT * max(1, int(self._bytes[self._main]))
         return size / (size + _TRANSFER_OVERHEAD)
 
@@ -175,11 +175,11 @@ class TileCosts:
         return steps * self._core.step_seconds + np.maximum(transfer, work) + transfer / steps + spill
 
 
-def _unit_size(units: Sequence[int], place: int) -> int:
-    """Elements that one bound stands for at a physical place."""
+def _unit_size(units: Sequence[int], index: int) -> int:
+    """Elements that one bound stands for at a physical index."""
     if len(units) == 1:
         return _UNIT
-    return {len(units) - 1: LANES, len(units) - 2: SUBLANES}.get(place, 1)
+    return {len(units) - 1: LANES, len(units) - 2: SUBLANES}.get(index, 1)
 
 
 def _clip(features: np.ndarray, units: Sequence[int]) -> np.ndarray:
@@ -189,7 +189,7 @@ def _clip(features: np.ndarray, units: Sequence[int]) -> np.ndarray:
     return np.where(bounds > 0, np.minimum(bounds, whole), whole)
 
 
-def tile_features(kernel: np.ndarray, output: np.ndarray) -> np.ndarray:
+def bounds_features(kernel: np.ndarray, output: np.ndarray) -> np.ndarray:
     """float32 [c, 24] from kernel and output bounds [c, rank]; bounds of the input are left out, as in real kernels."""
     rows = [
         [value for part in (a, b, ()) for value in pad_sum_product(tuple(part), 6, empty_product=0)]

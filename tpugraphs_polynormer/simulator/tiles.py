@@ -14,7 +14,7 @@ from tpugraphs_polynormer.hlo.opcodes import OPCODE_IDS
 from tpugraphs_polynormer.simulator.builder import ModuleBuilder, array_shape
 from tpugraphs_polynormer.simulator.hardware import TPU_V3
 from tpugraphs_polynormer.simulator.layouts import ELEMENTWISE
-from tpugraphs_polynormer.simulator.tile_costs import TileCosts, tile_features
+from tpugraphs_polynormer.simulator.tile_costs import TileCosts, bounds_features
 
 _CHEAP = frozenset(("broadcast", "constant", "iota"))  # always made inside the kernel that needs them
 _SEED_WEIGHTS = {"convolution": 4.0, "dot": 4.0, "reduce": 2.0, "reduce-window": 1.0, "transpose": 1.0}
@@ -78,7 +78,7 @@ def _fusion_module(module: Module, region: list[Instruction], root: Instruction)
     outside = list(dict.fromkeys(each for item in region for each in item.operand_ids if each not in inside))
     builder = ModuleBuilder(module.name)
     body, entry = builder.computation("fused_computation"), builder.computation("entry")
-    parameters = [_parameter(by_id[each].shape, place) for place, each in enumerate(outside)]
+    parameters = [_parameter(by_id[each].shape, index) for index, each in enumerate(outside)]
     made = {each: body.copy(parameter, ()) for each, parameter in zip(outside, parameters, strict=True)}
     for each in region:
         called = [_copy_scalar(module, builder, callee) for callee in each.called_computation_ids]
@@ -124,7 +124,7 @@ def _assigned_layout(shape: Shape) -> Shape:
 def draw_tiles(costs: TileCosts, rng: np.random.Generator, max_candidates: int) -> np.ndarray:
     """float32 [c, 24]: distinct tile candidates, the compiler's default (the largest good one that fits) first."""
     output, kernel = _all_bounds(costs, rng, 4 * max_candidates)
-    features = tile_features(kernel, output)
+    features = bounds_features(kernel, output)
     held = costs.tile_bytes(features)
     seconds = costs.seconds(features)
     near_best = (seconds <= _NEAR_BEST * seconds.min()) & (held <= max(held.min(), TPU_V3.vmem_bytes))
@@ -144,9 +144,9 @@ def _all_bounds(costs: TileCosts, rng: np.random.Generator, count: int) -> tuple
     rank = len(costs.output_units)
     if costs.kernel_units:
         # The kernel's tile has as many output features as the output's tile.
-        place = rank + costs.kernel_place
+        index = rank + costs.kernel_index
         features = drawn[:, costs.output_place] * costs.feature_scale[0]
-        drawn[:, place] = np.minimum(-(-features // costs.feature_scale[1]), costs.kernel_units[costs.kernel_place])
+        drawn[:, index] = np.minimum(-(-features // costs.feature_scale[1]), costs.kernel_units[costs.kernel_index])
     drawn = rng.permutation(np.unique(drawn, axis=0))
     return drawn[:, :rank], drawn[:, rank:]
 

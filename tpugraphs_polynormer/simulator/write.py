@@ -100,7 +100,9 @@ def _open_journal(out: Path, scale: str, seed: int) -> dict[Graph, int]:
         write_text(path, "".join(lines))
     found = [json.loads(line) for line in lines]
     if found[:1] != [header]:
-        raise UserError(f"{path}: found {found[:1]}, expected {header}; choose another --out, or remove this folder")
+        raise UserError(
+            f"{path}: found {found[:1]}, expected {header}; choose another --archives folder, or remove this folder"
+        )
     return {Graph(each["collection"], each["split"], each["number"]): each["candidates"] for each in found[1:]}
 
 
@@ -141,12 +143,10 @@ def simulate_graph(
     if num_candidates is None:
         num_candidates = _num_candidates(plan, f"layout:{source}:{search}", split, rng)
     draw = {"search": search, "seed": int(rng.integers(1 << 62))}
-    settings = [
-        choices.table[start : start + count] for start, count in zip(choices.starts, choices.counts, strict=True)
-    ]
-    costs = LayoutCosts(arrays.node_feat, arrays.node_opcode, arrays.edge_index, choices.node_ids, settings)
+    tables = [choices.table[start : start + count] for start, count in zip(choices.starts, choices.counts, strict=True)]
+    costs = LayoutCosts(arrays.node_feat, arrays.node_opcode, arrays.edge_index, choices.node_ids, tables)
     seconds = [costs.seconds(block) for block in draw_search_blocks(choices, num_candidates, **draw)]
-    shape = (num_candidates, len(settings), NUM_LAYOUT_FEATURES)
+    shape = (num_candidates, len(tables), NUM_LAYOUT_FEATURES)
     blocks = _layout_blocks(choices, draw_search_blocks(choices, num_candidates, **draw))
     contents = {
         "node_config_feat": Blocks(shape, np.float32, blocks),

@@ -26,7 +26,7 @@ class Adam(tf.Module):
         self.second = [tf.Variable(tf.zeros_like(variable), trainable=False) for variable in variables]
 
     @property
-    def slots(self) -> list[tf.Variable]:
+    def state(self) -> list[tf.Variable]:
         """All state, in a fixed order."""
         return [self.steps, *self.first, *self.second]
 

@@ -8,14 +8,14 @@ import tensorflow as tf
 
 from tests.layers.graphs import random_pairs, random_states
 from tests.layers.layer_checks import assert_close
-from tpugraphs_polynormer.layers.edge_index import Edges, as_tensors, build_edges
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex, as_tensors, build_edges
 from tpugraphs_polynormer.layers.ops import aggregation as kernels
 
-NODES, SLOTS, DIM = 13, 3, 4
+NODES, COLUMNS, DIM = 13, 3, 4
 
 
 @pytest.fixture(params=["all real", "masked"])
-def edges(request) -> Edges:
+def edges(request) -> EdgeIndex:
     """Directed, with repeated edges and nodes without incoming or outgoing edges (the last ones among them)."""
     source, target = random_pairs(NODES - 3, 40)
     mask = np.random.default_rng(5).random(40) < 0.7 if request.param == "masked" else None
@@ -24,25 +24,29 @@ def edges(request) -> Edges:
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch) -> None:
-    monkeypatch.setattr(kernels, "CHUNK_ELEMENTS", 5 * SLOTS * DIM)
+    monkeypatch.setattr(kernels, "CHUNK_ELEMENTS", 5 * COLUMNS * DIM)
 
 
-def dense_adjacency(edges: Edges) -> np.ndarray:
+def dense_adjacency(edges: EdgeIndex) -> np.ndarray:
     mask = np.ones(len(edges.source), bool) if edges.mask is None else edges.mask
     adjacency = np.zeros([NODES, NODES])
     np.add.at(adjacency, (edges.target[mask], edges.source[mask]), 1.0)
     return adjacency
 
 
-def brute_attention(source_scores, target_scores, values, edges: Edges) -> np.ndarray:
-    scores = source_scores[np.newaxis] + target_scores[:, np.newaxis]  # [target, source, slots]
-    weights = np.exp(np.where(scores > 0, scores, 0.2 * scores)) * dense_adjacency(edges)[..., np.newaxis]
+def brute_attention(source_logits, target_logits, values, edges: EdgeIndex) -> np.ndarray:
+    logits = source_logits[np.newaxis] + target_logits[:, np.newaxis]  # [target, source, columns]
+    weights = np.exp(np.where(logits > 0, logits, 0.2 * logits)) * dense_adjacency(edges)[..., np.newaxis]
     weights /= np.maximum(weights.sum(1, keepdims=True), 1e-30)
     return np.einsum("ijs,jsd->isd", weights, values)
 
 
 def inputs() -> list[np.ndarray]:
-    return [random_states(NODES, SLOTS, seed=1), random_states(NODES, SLOTS, seed=2), random_states(NODES, SLOTS, DIM)]
+    return [
+        random_states(NODES, COLUMNS, seed=1),
+        random_states(NODES, COLUMNS, seed=2),
+        random_states(NODES, COLUMNS, DIM),
+    ]
 
 
 def value_and_gradients(function, arrays: list[np.ndarray]) -> list[tf.Tensor]:
@@ -55,21 +59,21 @@ def value_and_gradients(function, arrays: list[np.ndarray]) -> list[tf.Tensor]:
 
 
 @pytest.mark.parametrize("formulation", ["fused", "segments", "unsorted"])
-def test_attention_is_brute_force(edges: Edges, formulation: str) -> None:
+def test_attention_is_brute_force(edges: EdgeIndex, formulation: str) -> None:
     found = kernels.attend(*inputs(), edges, formulation=formulation)
     np.testing.assert_allclose(found, brute_attention(*inputs(), edges), atol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("slots", "dim"),
+    ("columns", "dim"),
     [(3, 37), (3, 48), (16, DIM), (9, DIM), (11, DIM)],
-    ids=["odd", "pieces", "groups", "odd groups", "a group per slot"],
+    ids=["odd", "pieces", "groups", "odd groups", "a group per column"],
 )
-def test_slots_and_widths_past_one_product(edges: Edges, slots: int, dim: int) -> None:
+def test_slots_and_widths_past_one_product(edges: EdgeIndex, columns: int, dim: int) -> None:
     arrays = [
-        random_states(NODES, slots, seed=1),
-        random_states(NODES, slots, seed=2),
-        random_states(NODES, slots, dim),
+        random_states(NODES, columns, seed=1),
+        random_states(NODES, columns, seed=2),
+        random_states(NODES, columns, dim),
     ]
     fused, segments = (
         value_and_gradients(lambda *a, name=name: kernels.attend(*a, edges, formulation=name), arrays)
@@ -80,10 +84,10 @@ def test_slots_and_widths_past_one_product(edges: Edges, slots: int, dim: int) -
 
 
 @pytest.mark.parametrize("formulation", ["fused", "segments", "unsorted"])
-def test_attention_gradient_is_finite_difference(edges: Edges, formulation: str) -> None:
+def test_attention_gradient_is_finite_difference(edges: EdgeIndex, formulation: str) -> None:
     arrays = inputs()
     gradients = value_and_gradients(lambda *a: kernels.attend(*a, edges, formulation=formulation), arrays)[1:]
-    projection = random_states(NODES, SLOTS, DIM, seed=9).astype(np.float64)
+    projection = random_states(NODES, COLUMNS, DIM, seed=9).astype(np.float64)
     wide = [array.astype(np.float64) for array in arrays]
     for which, gradient in enumerate(gradients):
         step = np.random.default_rng(which).normal(size=arrays[which].shape)
@@ -96,7 +100,7 @@ def test_attention_gradient_is_finite_difference(edges: Edges, formulation: str)
     ("formulation", "few"), [("fused", NODES), ("fused", NODES - 1), ("segments", 0), ("unsorted", 0)]
 )
 @pytest.mark.parametrize("how", ["sum", "mean", "gcn"])
-def test_aggregates_are_dense_matrices(edges: Edges, how: str, formulation: str, few: int, monkeypatch) -> None:
+def test_aggregates_are_dense_matrices(edges: EdgeIndex, how: str, formulation: str, few: int, monkeypatch) -> None:
     monkeypatch.setattr(kernels, "_FEW_NODES", few)
     adjacency = dense_adjacency(edges)
     degree = adjacency.sum(1)
@@ -106,16 +110,16 @@ def test_aggregates_are_dense_matrices(edges: Edges, how: str, formulation: str,
         "mean": adjacency * inverse[:, np.newaxis],
         "gcn": adjacency * np.sqrt(np.outer(inverse, inverse)),
     }[how]
-    values = random_states(NODES, SLOTS, DIM)
+    values = random_states(NODES, COLUMNS, DIM)
     out, gradient = value_and_gradients(
         lambda v: kernels.aggregate(v, edges, how=how, formulation=formulation), [values]
     )
     np.testing.assert_allclose(out, np.einsum("ij,jsd->isd", matrix, values), atol=1e-5)
-    upstream = random_states(NODES, SLOTS, DIM, seed=9)
+    upstream = random_states(NODES, COLUMNS, DIM, seed=9)
     np.testing.assert_allclose(gradient, np.einsum("ij,isd->jsd", matrix, upstream), atol=1e-5)
 
 
-def test_auto_compiles_and_equals_fused(edges: Edges) -> None:
+def test_auto_compiles_and_equals_fused(edges: EdgeIndex) -> None:
     tensors = [tf.constant(array) for array in inputs()]
     auto = tf.function(lambda *a: value_and_gradients(lambda *b: kernels.attend(*b, edges), a), jit_compile=True)
     assert "<=" not in auto.experimental_get_compiler_ir(*tensors)(stage="hlo")
@@ -123,35 +127,37 @@ def test_auto_compiles_and_equals_fused(edges: Edges) -> None:
     assert_close(auto(*tensors), fused, 1e-5)
 
 
-@pytest.mark.parametrize("slots", [SLOTS, None])
+@pytest.mark.parametrize("columns", [COLUMNS, None])
 @pytest.mark.parametrize("formulation", ["auto", "segments", "unsorted"])
-def test_unknown_shapes_in_a_graph(edges: Edges, formulation: str, slots: int | None) -> None:
+def test_unknown_shapes_in_a_graph(edges: EdgeIndex, formulation: str, columns: int | None) -> None:
     """What tf.data hands over: nothing is static but ranks and widths."""
     fields = [field for field in as_tensors(edges) if field is not None]
 
-    def loss_gradient(scores: tf.Tensor, values: tf.Tensor, *fields: tf.Tensor) -> list[tf.Tensor]:
+    def loss_gradient(logits: tf.Tensor, values: tf.Tensor, *fields: tf.Tensor) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch(values)
-            out = kernels.attend(scores, scores, values, Edges(*fields), formulation=formulation)
+            out = kernels.attend(logits, logits, values, EdgeIndex(*fields), formulation=formulation)
         return [out, tf.convert_to_tensor(tape.gradient(out, values))]
 
-    specs = [tf.TensorSpec([None, slots]), tf.TensorSpec([None, slots, DIM])]
+    specs = [tf.TensorSpec([None, columns]), tf.TensorSpec([None, columns, DIM])]
     specs += [tf.TensorSpec([None], field.dtype) for field in fields]
-    scores, _, values = inputs()
-    found = tf.function(loss_gradient, input_signature=specs)(scores, values, *fields)
-    np.testing.assert_allclose(found[0], brute_attention(scores, scores, values, edges), atol=1e-5)
-    assert_close(found, loss_gradient(scores, tf.constant(values), *fields), 1e-5)
+    logits, _, values = inputs()
+    found = tf.function(loss_gradient, input_signature=specs)(logits, values, *fields)
+    np.testing.assert_allclose(found[0], brute_attention(logits, logits, values, edges), atol=1e-5)
+    assert_close(found, loss_gradient(logits, tf.constant(values), *fields), 1e-5)
 
 
 @pytest.mark.parametrize("few", [NODES, NODES - 1])
-def test_sums_choose_by_the_number_of_nodes_in_a_graph_of_unknown_shapes(edges: Edges, few: int, monkeypatch) -> None:
+def test_sums_choose_by_the_number_of_nodes_in_a_graph_of_unknown_shapes(
+    edges: EdgeIndex, few: int, monkeypatch
+) -> None:
     monkeypatch.setattr(kernels, "_FEW_NODES", few)
     fields = [field for field in as_tensors(edges) if field is not None]
 
     def run(values: tf.Tensor, *fields: tf.Tensor) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch(values)
-            out = kernels.aggregate(values, Edges(*fields), how="sum", formulation="fused")
+            out = kernels.aggregate(values, EdgeIndex(*fields), how="sum", formulation="fused")
         return [out, tf.convert_to_tensor(tape.gradient(out, values))]
 
     specs = [tf.TensorSpec([None, DIM]), *(tf.TensorSpec([None], field.dtype) for field in fields)]
@@ -162,14 +168,14 @@ def test_sums_choose_by_the_number_of_nodes_in_a_graph_of_unknown_shapes(edges: 
 
 
 @pytest.mark.parametrize("formulation", ["fused", "segments", "unsorted"])
-def test_large_scores_stay_finite(edges: Edges, formulation: str) -> None:
+def test_large_scores_stay_finite(edges: EdgeIndex, formulation: str) -> None:
     arrays = inputs()
     arrays[0] = arrays[0] * 1e4
     for array in value_and_gradients(lambda *a: kernels.attend(*a, edges, formulation=formulation), arrays):
         assert np.isfinite(array).all()
 
 
-def test_unknown_names_are_refused(edges: Edges) -> None:
+def test_unknown_names_are_refused(edges: EdgeIndex) -> None:
     with pytest.raises(ValueError, match="unknown formulation 'fast', expected one of auto, fused"):
         kernels.attend(*inputs(), edges, formulation="fast")
     with pytest.raises(ValueError, match="unknown aggregate 'max'"):

@@ -1,11 +1,11 @@
-"""Which slots meet, on programs drawn by hand, and that XLA sees the same edges."""
+"""Which config nodes meet, on programs drawn by hand, and that XLA sees the same edges."""
 
 import numpy as np
 import tensorflow as tf
 
 from tpugraphs_polynormer.hlo.features import SHAPE_DIMENSIONS
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_IDS
-from tpugraphs_polynormer.models.ranking.config_graph import build_slot_edges, find_origins
+from tpugraphs_polynormer.models.ranking.config_graph import build_nconfig_edges, find_origins
 
 # op: opcode, rank, operands. 0 and 5 are configurable; 7 is padding.
 PROGRAM = [
@@ -43,7 +43,7 @@ def test_layouts_travel_through_what_no_candidate_decides():
 
 def test_slots_meet_where_one_reads_the_other():
     given = arguments()
-    edges = build_slot_edges(find_origins(*given), given[2], given[3], 3)
+    edges = build_nconfig_edges(find_origins(*given), given[2], given[3], 3)
     assert real_edges(edges) - {(2, 2)} == {(0, 0), (1, 1), (0, 1), (1, 0)}
 
 
@@ -61,8 +61,8 @@ def test_xla_gives_the_same_edges():
 
     @tf.function(jit_compile=True)
     def compiled(*tensors):
-        return build_slot_edges(find_origins(*tensors), tensors[2], tensors[3], 3)
+        return build_nconfig_edges(find_origins(*tensors), tensors[2], tensors[3], 3)
 
-    plain = build_slot_edges(find_origins(*given), given[2], given[3], 3)
+    plain = build_nconfig_edges(find_origins(*given), given[2], given[3], 3)
     found = compiled(*given)
     assert real_edges(found) - {(2, 2)} == real_edges(plain) - {(2, 2)}

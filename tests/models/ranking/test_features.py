@@ -4,13 +4,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpugraphs_polynormer.models.ranking.features import LayoutEmbedding, NodeEncoder, SettingEncoder, minor_to_major
+from tpugraphs_polynormer.models.ranking.features import (
+    ConfigValueFeatures,
+    LayoutEmbedding,
+    NodeFeatures,
+    minor_to_major,
+)
 
 NUM_SCALED = 140 - 6  # the minor-to-major columns are embedded, not scaled
 
 
-def node_encoder(*, raw: bool = False, heavy=(), mean=None, std=None, embedding=None) -> NodeEncoder:
-    return NodeEncoder(
+def node_features(*, raw: bool = False, heavy=(), mean=None, std=None, embedding=None) -> NodeFeatures:
+    return NodeFeatures(
         mean=[0.0] * 140 if mean is None else mean,
         std=[1.0] * 140 if std is None else std,
         heavy=list(heavy),
@@ -28,14 +33,14 @@ def row(**columns: float) -> np.ndarray:
     return features
 
 
-def encode(encoder: NodeEncoder, features: np.ndarray, opcode: int = 7) -> np.ndarray:
+def encode(encoder: NodeFeatures, features: np.ndarray, opcode: int = 7) -> np.ndarray:
     return encoder(tf.constant(features), tf.constant([opcode] * len(features), tf.int64)).numpy()
 
 
 def test_columns_are_standardised_and_heavy_ones_logged_first():
     mean, std = [0.0] * 140, [1.0] * 140
     mean[3], std[3], mean[4], std[4] = 10.0, 4.0, 1.0, 2.0
-    encoder = node_encoder(heavy=[4, 5], mean=mean, std=std)
+    encoder = node_features(heavy=[4, 5], mean=mean, std=std)
     encoded = encode(encoder, row(c3=4.0, c4=np.e**3 - 1, c5=-(np.e**2 - 1)))[0]
     np.testing.assert_allclose(encoded[3:6], [(4 - 10) / 4, (3 - 1) / 2, -2], rtol=1e-5)
 
@@ -43,17 +48,17 @@ def test_columns_are_standardised_and_heavy_ones_logged_first():
 def test_constant_columns_are_ignored_whatever_they_hold():
     mean, std = [0.0] * 140, [1.0] * 140
     mean[9], std[9] = 5.0, 0.0
-    encoder = node_encoder(mean=mean, std=std)
+    encoder = node_features(mean=mean, std=std)
     np.testing.assert_array_equal(encode(encoder, row(c9=1e6)), encode(encoder, row(c9=5.0)))
     assert encode(encoder, row(c9=1e6))[0, 9] == 0
 
 
 def test_scaled_values_are_clipped_to_ten_deviations():
-    assert encode(node_encoder(), row(c2=-400.0, c6=11.0))[0, [2, 6]].tolist() == [-10, 10]
+    assert encode(node_features(), row(c2=-400.0, c6=11.0))[0, [2, 6]].tolist() == [-10, 10]
 
 
 def test_columns_after_minor_to_major_are_not_shifted_or_lost():
-    encoded = encode(node_encoder(), row(c133=3.0))[0]
+    encoded = encode(node_features(), row(c133=3.0))[0]
     assert encoded[133] == 3.0
     assert len(encoded) == NUM_SCALED + 3 + 6 * 2
 
@@ -69,7 +74,7 @@ def test_minor_to_major_padding_is_told_from_axis_0_by_rank():
 
 def test_one_table_serves_nodes_and_candidates():
     embedding = LayoutEmbedding(dim=2)
-    nodes, settings = node_encoder(embedding=embedding), SettingEncoder(kind="layout", layout_embedding=embedding)
+    nodes, settings = node_features(embedding=embedding), ConfigValueFeatures(kind="layout", layout_embedding=embedding)
     setting = np.full((1, 18), -1.0, np.float32)
     setting[0, :2] = [1, 0]
     of_candidate = settings(tf.constant(setting)).numpy()[0]
@@ -81,24 +86,24 @@ def test_one_table_serves_nodes_and_candidates():
 
 
 def test_opcodes_are_rows_of_their_table():
-    encoder = node_encoder()
+    encoder = node_features()
     encoded = encode(encoder, np.zeros((1, 140), np.float32), opcode=120)[0]
     np.testing.assert_allclose(encoded[NUM_SCALED : NUM_SCALED + 3], encoder.opcodes.numpy()[120])
 
 
 def test_tile_bounds_are_logged():
-    encoder = SettingEncoder(kind="tile", layout_embedding=LayoutEmbedding(dim=2))
+    encoder = ConfigValueFeatures(kind="tile", layout_embedding=LayoutEmbedding(dim=2))
     bounds = np.array([[0, 1, 3, 7, 0, 0, 11, np.e - 1]], np.float32)
     np.testing.assert_allclose(encoder(tf.constant(bounds)).numpy(), np.log1p(bounds), rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind, width", [("layout", 18), ("tile", 8)])
 def test_raw_mode_leaves_everything_as_it_is(kind, width):
-    encoder = node_encoder(raw=True, mean=[5.0] * 140, std=[3.0] * 140, heavy=range(140))
+    encoder = node_features(raw=True, mean=[5.0] * 140, std=[3.0] * 140, heavy=range(140))
     features = np.arange(140, dtype=np.float32)[None]
     encoded = encode(encoder, features)[0]
     np.testing.assert_array_equal(encoded[:140], features[0])
     assert len(encoded) == 143 and len(encoder.weights) == 1
     values = np.arange(width, dtype=np.float32)[None] - 1
-    raw = SettingEncoder(kind=kind, layout_embedding=LayoutEmbedding(dim=2), raw=True)
+    raw = ConfigValueFeatures(kind=kind, layout_embedding=LayoutEmbedding(dim=2), raw=True)
     np.testing.assert_array_equal(raw(tf.constant(values)).numpy(), values)

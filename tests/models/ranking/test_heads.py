@@ -51,10 +51,10 @@ def fusion(**settings) -> FusionHead:
 
 def test_fusion_by_hand():
     head = fusion()
-    states, choices = random_states(3, 4), random_states(3, 5, 4, seed=2)
-    found = head(tf.constant(states), tf.constant(choices)).numpy()
+    states, config_states = random_states(3, 4), random_states(3, 5, 4, seed=2)
+    found = head(tf.constant(states), tf.constant(config_states)).numpy()
     join, *layers = [[weight.numpy() for weight in layer.weights] for layer in (head.join, *head.layers)]
-    expected = np.maximum((states @ join[0] + join[1])[:, None] + choices, 0)
+    expected = np.maximum((states @ join[0] + join[1])[:, None] + config_states, 0)
     for kernel, bias in layers:
         expected = expected + np.maximum(expected @ kernel + bias, 0)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

@@ -26,12 +26,12 @@ def test_sizes_follow_the_layout_and_padding_is_told():
     dims = np.zeros([1, 3, 6], np.float32)
     dims[0, 0, :3] = (10, 256, 3)
     dims[0, 2, :2] = (7, 5)
-    settings = np.full([2, 18], -1)
-    settings[1, :3] = (2, 0, 1)  # output: dimension 2 minor, then 0, then 1
-    settings[1, 12:14] = (1, 0)  # kernel
-    found = sizes_in_order(tf.constant(dims), tf.constant(settings), tf.constant([[0, 1]])).numpy()
+    config_values = np.full([2, 18], -1)
+    config_values[1, :3] = (2, 0, 1)  # output: dimension 2 minor, then 0, then 1
+    config_values[1, 12:14] = (1, 0)  # kernel
+    found = sizes_in_order(tf.constant(dims), tf.constant(config_values), tf.constant([[0, 1]])).numpy()
     assert found.shape == (1, 2, NUM_SIZE_FEATURES)
-    assert not found[0, 0].any(), "a setting that asks for nothing says nothing"
+    assert not found[0, 0].any(), "a config value that asks for nothing says nothing"
     output, input_first, input_last, kernel_first, kernel_last = np.split(found[0, 1], 5)
     np.testing.assert_allclose(output[:6], np.log1p([3, 10, 256, 0, 0, 0]) / 4, rtol=1e-6)
     np.testing.assert_allclose(output[6:], np.log([128 / 3, 16 / 10]), rtol=1e-6)

@@ -9,19 +9,19 @@ import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
 from tests.ranking_data import COLLECTIONS, LAYOUT, TILE, built_model, collection, first_batch, small_config
-from tpugraphs_polynormer.models.ranking.batch import read_batch
+from tpugraphs_polynormer.models.ranking.batch import unpack_batch
 from tpugraphs_polynormer.ranking.task import DatasetFacts, build_optimizer, build_ranking_model, build_ranking_task
 from tpugraphs_polynormer.ranking.train import Learner
 from tpugraphs_polynormer.training.losses import build_loss
 
-TRUNKS = ("polynormer", "polynormer-local", "graphsage", "gcn", "gat", "mlp")
-VARIANTS = [(name, fusion, trunk) for name in COLLECTIONS for fusion in ("early", "intermediate") for trunk in TRUNKS]
+ENCODERS = ("polynormer", "polynormer-local", "graphsage", "gcn", "gat", "mlp")
+VARIANTS = [(name, fusion, encoder) for name in COLLECTIONS for fusion in ("early", "late") for encoder in ENCODERS]
 STATIC = "data.static_shapes=true"
 CROSS = "model.cross_candidates=true"
 
 
-def config_of(name: str, fusion: str, trunk: str, *overrides: str):
-    return small_config(name, f"model.fusion={fusion}", f"model.trunk={trunk}", *overrides)
+def config_of(name: str, fusion: str, encoder: str, *overrides: str):
+    return small_config(name, f"model.fusion={fusion}", f"model.encoder={encoder}", *overrides)
 
 
 @functools.cache
@@ -65,12 +65,12 @@ def test_a_batch_is_its_graphs_one_at_a_time(variant):
 
 def reorder_candidates(graph: tfgnn.GraphTensor, order: np.ndarray) -> tfgnn.GraphTensor:
     context = {name: tf.gather(graph.context[name], order, axis=1) for name in ("costs", "candidate_mask")}
-    codes = tf.gather(graph.node_sets["slot"]["codes"], order, axis=1)
-    return graph.replace_features(context=context, node_sets={"slot": {"codes": codes}})
+    codes = tf.gather(graph.node_sets["nconfig"]["codes"], order, axis=1)
+    return graph.replace_features(context=context, node_sets={"nconfig": {"codes": codes}})
 
 
 @pytest.mark.parametrize("extra", [(), (CROSS,)], ids=["alone", "cross"])
-@pytest.mark.parametrize("fusion", ["early", "intermediate"])
+@pytest.mark.parametrize("fusion", ["early", "late"])
 @pytest.mark.parametrize("name", COLLECTIONS)
 def test_scores_follow_the_order_of_the_candidates(name, fusion, extra):
     variant = (name, fusion, "polynormer", *extra)
@@ -86,13 +86,13 @@ def reorder_ops(graph: tfgnn.GraphTensor, order: np.ndarray) -> tfgnn.GraphTenso
     places = np.argsort(order)
     ops = graph.node_sets["op"]
     features = {name: tf.gather(value, order) for name, value in ops.features.items()}
-    feeds = graph.edge_sets["feeds"].adjacency
+    feeds = graph.edge_sets["feed"].adjacency
     source, target = places[feeds.source.numpy()], places[feeds.target.numpy()]
     sort = np.lexsort((source, target))
-    edges = {"feeds": _edge_set(("op", source[sort]), ("op", target[sort]))}
-    if "decides" in graph.edge_sets:
-        decides = graph.edge_sets["decides"].adjacency
-        edges["decides"] = _edge_set(("slot", decides.source.numpy()), ("op", places[decides.target.numpy()]))
+    edges = {"feed": _edge_set(("op", source[sort]), ("op", target[sort]))}
+    if "config" in graph.edge_sets:
+        decides = graph.edge_sets["config"].adjacency
+        edges["config"] = _edge_set(("nconfig", decides.source.numpy()), ("op", places[decides.target.numpy()]))
     node_sets = dict(graph.node_sets) | {"op": tfgnn.NodeSet.from_fields(sizes=ops.sizes, features=features)}
     return tfgnn.GraphTensor.from_pieces(context=graph.context, node_sets=node_sets, edge_sets=edges)
 
@@ -110,17 +110,17 @@ def test_the_order_of_the_instructions_does_not_matter(variant):
 
 
 @pytest.mark.parametrize("name", COLLECTIONS)
-@pytest.mark.parametrize("fusion", ["early", "intermediate"])
+@pytest.mark.parametrize("fusion", ["early", "late"])
 def test_encode_then_score_is_call(name, fusion):
     model, graph = model_of(name, fusion, "polynormer"), first_batch(config_of(name, fusion, "polynormer"))
-    batch = read_batch(graph)
+    batch = unpack_batch(graph)
     np.testing.assert_allclose(model.score(batch, model.encode(batch)).numpy(), model(graph).numpy(), atol=1e-6)
 
 
 @pytest.mark.parametrize("readout", ["mean", "weighted", "configurable"])
 def test_other_readouts_are_padded_and_batched_exactly_too(readout):
     extra = f"model.readout={readout}"
-    for fusion in ("early", "intermediate"):
+    for fusion in ("early", "late"):
         model = model_of(LAYOUT, fusion, "gcn", extra)
         plain, padded = (first_batch(config_of(LAYOUT, fusion, "gcn", extra, *more)) for more in ((), (STATIC,)))
         assert_same(run(model, padded), run(model, plain))
@@ -128,24 +128,24 @@ def test_other_readouts_are_padded_and_batched_exactly_too(readout):
 
 def test_masked_candidates_are_unseen_and_the_others_seen_across_candidates():
     """Graphs of at most 43 candidates, 50 asked for: the last columns are masked."""
-    variant = (LAYOUT, "intermediate", "mlp", CROSS)
+    variant = (LAYOUT, "late", "mlp", CROSS)
     graph = first_batch(config_of(*variant, "data.candidates_per_graph=50"))
     mask = graph.context["candidate_mask"].numpy()
     assert not mask[:, -1].any() and mask[:, 0].all()
     model = model_of(*variant)
-    codes = graph.node_sets["slot"]["codes"].numpy()
+    codes = graph.node_sets["nconfig"]["codes"].numpy()
     before = model(graph).numpy()
     for column, sees in ((49, False), (0, True)):
         changed = codes.copy()
         changed[:, column] = codes[:, 1]
-        after = model(graph.replace_features(node_sets={"slot": {"codes": tf.constant(changed)}})).numpy()
+        after = model(graph.replace_features(node_sets={"nconfig": {"codes": tf.constant(changed)}})).numpy()
         rest = mask.copy()
         rest[:, column] = False
         assert (np.abs(after - before)[rest].max() > 1e-5) == sees
 
 
 def test_reload_gives_the_same_scores(tmp_path):
-    variant = (LAYOUT, "intermediate", "polynormer", CROSS)
+    variant = (LAYOUT, "late", "polynormer", CROSS)
     graph = first_batch(config_of(*variant))
     model_of(*variant).save_weights(tmp_path / "model.weights.h5")
     other = built_model(config_of(*variant), seed=1)
@@ -156,7 +156,7 @@ def test_reload_gives_the_same_scores(tmp_path):
 
 
 def test_bfloat16_is_finite_and_close():
-    variant = (LAYOUT, "intermediate", "polynormer")
+    variant = (LAYOUT, "late", "polynormer")
     graph, model = first_batch(config_of(*variant)), model_of(*variant)
     tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
     try:
@@ -173,7 +173,7 @@ def test_bfloat16_is_finite_and_close():
 
 
 def test_dropout_acts_in_training_only():
-    variant = (LAYOUT, "intermediate", "polynormer", "model.dropout_rate=0.5", "model.input_dropout_rate=0.5")
+    variant = (LAYOUT, "late", "polynormer", "model.dropout_rate=0.5", "model.input_dropout_rate=0.5")
     graph, model = first_batch(config_of(*variant)), model_of(*variant)
     np.testing.assert_array_equal(model(graph, training=False).numpy(), model(graph).numpy())
     first, second = (model(graph, training=True).numpy() for _ in range(2))
@@ -215,10 +215,10 @@ def train_two_steps(config, jit_compile: bool) -> tuple[list[float], list[np.nda
 
 
 XLA_VARIANTS = [
-    (LAYOUT, "intermediate", "polynormer", CROSS),
+    (LAYOUT, "late", "polynormer", CROSS),
     pytest.param((LAYOUT, "early", "polynormer"), marks=pytest.mark.slow),
     pytest.param((TILE, "early", "graphsage"), marks=pytest.mark.slow),
-    pytest.param((TILE, "intermediate", "polynormer"), marks=pytest.mark.slow),
+    pytest.param((TILE, "late", "polynormer"), marks=pytest.mark.slow),
 ]
 
 

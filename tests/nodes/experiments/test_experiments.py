@@ -91,7 +91,7 @@ def test_heatmaps_scores_are_a_distribution(tmp_path: Path) -> None:
     run = RunDirectory.start(tmp_path / "run", config)
     trainer = NodeTrainer(config, NodeInputs.make(dataset, config), 0, run)
     trainer.train()  # finished: restores the last weights, which after one epoch are also the best
-    everything = heatmaps.attention_scores(trainer, np.arange(60), 1)
+    everything = heatmaps.attention_weights(trainer, np.arange(60), 1)
     np.testing.assert_allclose(everything.mean(1), 1, rtol=1e-5)
     np.testing.assert_allclose(everything[np.ix_(result["nodes"], result["nodes"])], scores, rtol=1e-5)
 

@@ -13,7 +13,7 @@ from tests.browser import open_browser
 from tests.small_datasets import LAYOUT
 from tests.trained import Trained, make_trained
 from tpugraphs_polynormer.datasets.input_pipeline import iterate_blocks
-from tpugraphs_polynormer.models.ranking.batch import read_batch
+from tpugraphs_polynormer.models.ranking.batch import unpack_batch
 from tpugraphs_polynormer.ranking.evaluate_runs import evaluate_run
 from tpugraphs_polynormer.ranking.predict import load_ranker
 from tpugraphs_polynormer.ranking.report.data import _average_down, attention_weights, gather_run
@@ -52,8 +52,8 @@ def test_the_page_shows_the_evaluations_numbers(page: Path, trained: Trained) ->
             rf"<tr><td[^>]*>{re.escape(html.escape(graph.graph))}</td><td[^>]*>{LAYOUT}</td><td[^>]*>layout</td>.*?</tr>",
             text,
         )
-        assert f'data-value="{graph.score!r}"' in row[0]
-    overall = result.summarize()["overall"]["score"]
+        assert f'data-value="{graph.contest_score!r}"' in row[0]
+    overall = result.summarize()["overall"]["contest_score"]
     assert f'data-value="{overall!r}"' in text
     assert "hidden_dim: 8" in text and "layout_1: 1" in text  # config and seed
     assert text.count("<figure") > 10 and "data:image/png;base64" in text
@@ -62,14 +62,14 @@ def test_the_page_shows_the_evaluations_numbers(page: Path, trained: Trained) ->
 def test_attention_is_what_the_layer_computes(trained: Trained) -> None:
     task = load_ranker(trained.layout, trained.data)
     split = task.collection.split("valid")
-    batch = read_batch(next(iterate_blocks(task.collection, split, 0, 1, np.zeros(1, np.int64))).graph)
+    batch = unpack_batch(next(iterate_blocks(task.collection, split, 0, 1, np.zeros(1, np.int64))).graph)
     weights = attention_weights(task, batch)
     assert weights.mean(1) == pytest.approx(1.0, abs=1e-5)
-    trunk = task.model.trunk
-    assert trunk.phase == "global"
-    trunk.phase = "local"
-    states = trunk.norm(task.model.encode(batch, training=False).states)
-    layer = trunk.global_layers[0]
+    encoder = task.model.encoder
+    assert encoder.phase == "global"
+    encoder.phase = "local"
+    states = encoder.norm(task.model.encode(batch, training=False).states)
+    layer = encoder.global_layers[0]
     # With values that do not depend on the head, the mean over heads of the attended is the mean attention times them.
     values = tf.random.stateless_normal([len(states), 1], [1, 2])
     layer.value = lambda _: tf.tile(values, [1, layer.num_heads * layer.head_dim])

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from tpugraphs_polynormer.layers.edge_index import Edges, as_tensors, invert_order
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex, as_tensors, invert_order
 
 FORMULATIONS = ("auto", "fused", "segments", "unsorted")
 AGGREGATES = ("sum", "mean", "gcn")
@@ -25,47 +25,47 @@ AGGREGATES = ("sum", "mean", "gcn")
 CHUNK_ELEMENTS = 1 << 19
 # Columns of one sparse product: from 32 on TensorFlow takes another path, which is six times slower per column.
 _SPARSE_COLUMNS = 16
-# Sparse matrices that the slots of an attention take turns in.
+# Sparse matrices that the columns of an attention take turns in.
 _MATRICES = 8
 # Up to so many nodes (one tile kernel) a sum along edges is a product of dense matrices: about four times faster.
 _FEW_NODES = 128
 # Far below any score, far above float32's minimum, so that differences of two stay finite.
-_MASKED_SCORE = -1e30
+_MASKED_LOGIT = -1e30
 
 
 def attend(
-    source_scores: tf.Tensor,
-    target_scores: tf.Tensor,
+    source_logits: tf.Tensor,
+    target_logits: tf.Tensor,
     values: tf.Tensor,
-    edges: Edges,
+    edges: EdgeIndex,
     *,
     negative_slope: float = 0.2,
     formulation: str = "auto",
 ) -> tf.Tensor:
     """GAT attention along edges j -> i.
 
-    out[i] = sum_j softmax_j(leaky_relu(source_scores[j] + target_scores[i])) values[j].
+    out[i] = sum_j softmax_j(leaky_relu(source_logits[j] + target_logits[i])) values[j].
 
     Args:
-      source_scores: [num_nodes, slots]; a slot is a head, or a (candidate, head) pair.
-      target_scores: [num_nodes, slots].
-      values: [num_nodes, slots, dim].
+      source_logits: [num_nodes, columns]; a column is a head, or a (candidate, head) pair.
+      target_logits: [num_nodes, columns].
+      values: [num_nodes, columns, dim].
       edges: real edges take part, masked ones do not; a node without incoming edges gets zeros.
       negative_slope: of the leaky ReLU.
       formulation: one of FORMULATIONS; `auto` is `unsorted` under XLA, `segments` with a GPU, else `fused`.
 
     Returns:
-      [num_nodes, slots, dim] in the dtype of `values`.
+      [num_nodes, columns, dim] in the dtype of `values`.
     """
     edges = as_tensors(edges)
     chosen = _choose(formulation)
-    arguments = (tf.cast(source_scores, tf.float32), tf.cast(target_scores, tf.float32), values)
+    arguments = (tf.cast(source_logits, tf.float32), tf.cast(target_logits, tf.float32), values)
     if chosen == "unsorted":
         return _attend_unsorted(*arguments, edges, negative_slope)
     return _attend_sorted(edges, negative_slope, fused=chosen == "fused")(*arguments)
 
 
-def aggregate(values: tf.Tensor, edges: Edges, *, how: str, formulation: str = "auto") -> tf.Tensor:
+def aggregate(values: tf.Tensor, edges: EdgeIndex, *, how: str, formulation: str = "auto") -> tf.Tensor:
     """Sums values[j] over incoming edges j -> i: plainly, averaged, or with GCN's symmetric degree normalisation.
 
     Args:
@@ -120,14 +120,14 @@ def _choose(formulation: str) -> str:
 
 
 def _attend_unsorted(
-    source_scores: tf.Tensor, target_scores: tf.Tensor, values: tf.Tensor, edges: Edges, slope: float
+    source_logits: tf.Tensor, target_logits: tf.Tensor, values: tf.Tensor, edges: EdgeIndex, slope: float
 ) -> tf.Tensor:
     num_nodes = edges.num_nodes
-    scores = tf.gather(source_scores, edges.source) + tf.gather(target_scores, edges.target)
-    scores = _mask_scores(tf.nn.leaky_relu(scores, slope), edges.mask)  # [num_edges, slots]
-    highest = tf.stop_gradient(tf.math.unsorted_segment_max(scores, edges.target, num_nodes))
-    weights = _mask_weights(tf.exp(scores - tf.gather(highest, edges.target)), edges.mask)
-    total = tf.math.unsorted_segment_sum(weights, edges.target, num_nodes)  # [num_nodes, slots]
+    logits = tf.gather(source_logits, edges.source) + tf.gather(target_logits, edges.target)
+    logits = _mask_logits(tf.nn.leaky_relu(logits, slope), edges.mask)  # [num_edges, columns]
+    highest = tf.stop_gradient(tf.math.unsorted_segment_max(logits, edges.target, num_nodes))
+    weights = _mask_weights(tf.exp(logits - tf.gather(highest, edges.target)), edges.mask)
+    total = tf.math.unsorted_segment_sum(weights, edges.target, num_nodes)  # [num_nodes, columns]
     messages = weights[..., tf.newaxis] * tf.cast(tf.gather(values, edges.source), tf.float32)
     summed = tf.math.unsorted_segment_sum(messages, edges.target, num_nodes)
     return tf.cast(tf.math.divide_no_nan(summed, total[..., tf.newaxis]), values.dtype)
@@ -136,20 +136,20 @@ def _attend_unsorted(
 # Attention, sorted: with its own gradient, which keeps nothing per edge.
 
 
-def _attend_sorted(edges: Edges, slope: float, *, fused: bool):
-    """The attention as a function of (source_scores, target_scores, values) with its own gradient."""
+def _attend_sorted(edges: EdgeIndex, slope: float, *, fused: bool):
+    """The attention as a function of (source_logits, target_logits, values) with its own gradient."""
     weighted_sum = _weighted_sum_fused if fused else _weighted_sum_segments
     sum_at_sources = _sum_at_sources_fused if fused else _sum_at_sources_segments
 
-    def score(source_scores: tf.Tensor, target_scores: tf.Tensor) -> tf.Tensor:
-        return tf.gather(source_scores, edges.source) + tf.gather(target_scores, edges.target)  # [num_edges, slots]
+    def score(source_logits: tf.Tensor, target_logits: tf.Tensor) -> tf.Tensor:
+        return tf.gather(source_logits, edges.source) + tf.gather(target_logits, edges.target)  # [num_edges, columns]
 
     @tf.custom_gradient
-    def attention(source_scores: tf.Tensor, target_scores: tf.Tensor, values: tf.Tensor):
+    def attention(source_logits: tf.Tensor, target_logits: tf.Tensor, values: tf.Tensor):
         num_targets, num_sources = edges.num_nodes, tf.shape(values)[0]
-        scores = _mask_scores(tf.nn.leaky_relu(score(source_scores, target_scores), slope), edges.mask)
-        highest = _fill_rows(tf.math.segment_max(scores, edges.target), num_targets)
-        weights = _mask_weights(tf.exp(scores - tf.gather(highest, edges.target)), edges.mask)
+        logits = _mask_logits(tf.nn.leaky_relu(score(source_logits, target_logits), slope), edges.mask)
+        highest = _fill_rows(tf.math.segment_max(logits, edges.target), num_targets)
+        weights = _mask_weights(tf.exp(logits - tf.gather(highest, edges.target)), edges.mask)
         total = _fill_rows(tf.math.segment_sum(weights, edges.target), num_targets)
         weights *= tf.gather(tf.math.reciprocal_no_nan(total), edges.target)
         out = weighted_sum(weights, tf.cast(values, tf.float32), edges, num_targets, to_sources=False)
@@ -157,7 +157,7 @@ def _attend_sorted(edges: Edges, slope: float, *, fused: bool):
 
         def gradient(out_gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             upstream = tf.cast(out_gradient, tf.float32)
-            raw = score(source_scores, target_scores)
+            raw = score(source_logits, target_logits)
             weights = tf.exp(tf.nn.leaky_relu(raw, slope) - tf.gather(normalizer, edges.target))
             weights = _mask_weights(weights, edges.mask)
             values_gradient = weighted_sum(weights, upstream, edges, num_sources, to_sources=True)
@@ -174,12 +174,12 @@ def _attend_sorted(edges: Edges, slope: float, *, fused: bool):
 
 
 def _weighted_sum_segments(
-    weights: tf.Tensor, values: tf.Tensor, edges: Edges, count: tf.Tensor | int, *, to_sources: bool
+    weights: tf.Tensor, values: tf.Tensor, edges: EdgeIndex, count: tf.Tensor | int, *, to_sources: bool
 ) -> tf.Tensor:
-    """out[i] = sum of weights[e] values[j] over edges e from j to i, [count, slots, dim] float32.
+    """out[i] = sum of weights[e] values[j] over edges e from j to i, [count, columns, dim] float32.
 
     Args:
-      weights: [num_edges, slots]. values: [num_nodes, slots, dim]. count: how many nodes receive.
+      weights: [num_edges, columns]. values: [num_nodes, columns, dim]. count: how many nodes receive.
       to_sources: from targets to sources, instead of along the edges.
     """
     if to_sources:
@@ -189,57 +189,57 @@ def _weighted_sum_segments(
 
 
 def _weighted_sum_fused(
-    weights: tf.Tensor, values: tf.Tensor, edges: Edges, count: tf.Tensor | int, *, to_sources: bool
+    weights: tf.Tensor, values: tf.Tensor, edges: EdgeIndex, count: tf.Tensor | int, *, to_sources: bool
 ) -> tf.Tensor:
     """The same as products of sparse matrices (or their transposes) with dense ones: no message ever exists."""
-    dim, slots = values.shape[2], values.shape[1] or tf.shape(values)[1]
+    dim, columns = values.shape[2], values.shape[1] or tf.shape(values)[1]
     num_values = tf.shape(values)[0]
-    places = tf.cast(tf.stack([edges.target, edges.source], 1), tf.int64)
+    indices = tf.cast(tf.stack([edges.target, edges.source], 1), tf.int64)
     shape = tf.cast(tf.stack([num_values, count] if to_sources else [count, num_values]), tf.int64)
-    # Slots with a matrix of their own share its places, and the cores share the matrices; groups of slots are nodes.
-    own = _matrices_of(slots)
-    if tf.is_tensor(slots) or slots > own:
-        groups = tf.cast(slots // own, tf.int64)
-        places = tf.reshape(places[:, tf.newaxis] * groups + tf.range(groups)[:, tf.newaxis], [-1, 2])
+    # Columns with a matrix of their own share its indices, and cores share the matrices; groups of columns are nodes.
+    own = _matrices_of(columns)
+    if tf.is_tensor(columns) or columns > own:
+        groups = tf.cast(columns // own, tf.int64)
+        indices = tf.reshape(indices[:, tf.newaxis] * groups + tf.range(groups)[:, tf.newaxis], [-1, 2])
         shape *= groups
-    of_slots = tf.unstack(tf.transpose(tf.reshape(weights, [-1, own])), own)
-    matrices = [tf.SparseTensor(places, each, shape) for each in of_slots]
+    of_columns = tf.unstack(tf.transpose(tf.reshape(weights, [-1, own])), own)
+    matrices = [tf.SparseTensor(indices, each, shape) for each in of_columns]
     width = _largest_divisor(dim, _SPARSE_COLUMNS)
     pieces = tf.transpose(tf.reshape(values, [-1, own * dim // width, width]), [1, 0, 2])
     sums = [
         tf.sparse.sparse_dense_matmul(matrices[number * width // dim], piece, adjoint_a=to_sources)
         for number, piece in enumerate(tf.unstack(pieces, own * dim // width))
     ]
-    return tf.reshape(tf.concat(sums, -1), [count, slots, dim])
+    return tf.reshape(tf.concat(sums, -1), [count, columns, dim])
 
 
-def _matrices_of(slots: int | tf.Tensor) -> int:
-    """How many of the slots have a matrix of their own."""
-    return 1 if tf.is_tensor(slots) else _largest_divisor(slots, _MATRICES)
+def _matrices_of(columns: int | tf.Tensor) -> int:
+    """How many of the columns have a matrix of their own."""
+    return 1 if tf.is_tensor(columns) else _largest_divisor(columns, _MATRICES)
 
 
 def _largest_divisor(number: int, most: int) -> int:
     return max(divisor for divisor in range(1, most + 1) if number % divisor == 0)
 
 
-def _sum_at_sources_segments(values: tf.Tensor, edges: Edges, count: tf.Tensor | int) -> tf.Tensor:
-    """[num_edges, slots] -> [count, slots]: the sums over the edges that leave each node."""
+def _sum_at_sources_segments(values: tf.Tensor, edges: EdgeIndex, count: tf.Tensor | int) -> tf.Tensor:
+    """[num_edges, columns] -> [count, columns]: the sums over the edges that leave each node."""
     return _fill_rows(tf.math.segment_sum(tf.gather(values, edges.source_order), _reverse(edges).target), count)
 
 
-def _sum_at_sources_fused(values: tf.Tensor, edges: Edges, count: tf.Tensor | int) -> tf.Tensor:
-    """The same, of few slots as a sparse product, which asks for no order of the edges."""
-    slots = values.shape[1]
-    if slots is None or slots > _SPARSE_COLUMNS:
+def _sum_at_sources_fused(values: tf.Tensor, edges: EdgeIndex, count: tf.Tensor | int) -> tf.Tensor:
+    """The same, of few columns as a sparse product, which asks for no order of the edges."""
+    columns = values.shape[1]
+    if columns is None or columns > _SPARSE_COLUMNS:
         return _sum_at_sources_segments(values, edges, count)
     num_edges = tf.shape(edges.source)[0]
-    places = tf.cast(tf.stack([edges.source, tf.range(num_edges)], 1), tf.int64)
-    matrix = tf.SparseTensor(places, tf.ones([num_edges]), tf.cast(tf.stack([count, num_edges]), tf.int64))
+    indices = tf.cast(tf.stack([edges.source, tf.range(num_edges)], 1), tf.int64)
+    matrix = tf.SparseTensor(indices, tf.ones([num_edges]), tf.cast(tf.stack([count, num_edges]), tf.int64))
     return tf.sparse.sparse_dense_matmul(matrix, values)
 
 
-def _dots(at_target: tf.Tensor, at_source: tf.Tensor, edges: Edges) -> tf.Tensor:
-    """Inner products over the last axis along each edge, [num_edges, slots], by runs of edges that fit near a core."""
+def _dots(at_target: tf.Tensor, at_source: tf.Tensor, edges: EdgeIndex) -> tf.Tensor:
+    """Inner products over the last axis along each edge, [num_edges, columns], in blocks of edges that fit a cache."""
 
     def dot(along: slice) -> tf.Tensor:
         received, sent = tf.gather(at_target, edges.target[along]), tf.gather(at_source, edges.source[along])
@@ -262,19 +262,19 @@ def _dots(at_target: tf.Tensor, at_source: tf.Tensor, edges: Edges) -> tf.Tensor
 
 
 def _sum_last(values: tf.Tensor) -> tf.Tensor:
-    """[rows, slots, dim] -> [rows, slots]; on CPUs as a product of matrices, faster than sums of few numbers."""
-    slots, dim = values.shape[1:]
-    if slots is None or not on_cpu():
+    """[rows, columns, dim] -> [rows, columns]; on CPUs as a product of matrices, faster than sums of few numbers."""
+    columns, dim = values.shape[1:]
+    if columns is None or not on_cpu():
         return tf.reduce_sum(values, -1)
-    own = _matrices_of(slots)
+    own = _matrices_of(columns)
     sums = tf.reshape(values, [-1, own * dim]) @ tf.repeat(tf.eye(own), dim, 0)
-    return tf.reshape(sums, [-1, slots])
+    return tf.reshape(sums, [-1, columns])
 
 
 # Sum, mean, GCN.
 
 
-def sum_edges(values: tf.Tensor, edges: Edges, *, formulation: str = "auto") -> tf.Tensor:
+def sum_edges(values: tf.Tensor, edges: EdgeIndex, *, formulation: str = "auto") -> tf.Tensor:
     """[num_sources, width] -> [num_targets, width]: the adjacency matrix times the values, however many the nodes."""
     chosen = _choose(formulation)
     if chosen == "unsorted":
@@ -285,7 +285,7 @@ def sum_edges(values: tf.Tensor, edges: Edges, *, formulation: str = "auto") -> 
     return _sum_sorted(values, edges, _sum_segments if chosen == "segments" else _sum_fused)
 
 
-def _sum(values: tf.Tensor, edges: Edges, formulation: str) -> tf.Tensor:
+def _sum(values: tf.Tensor, edges: EdgeIndex, formulation: str) -> tf.Tensor:
     """The same, on CPUs by a dense matrix where there are few nodes."""
     if formulation != "fused":
         return sum_edges(values, edges, formulation=formulation)
@@ -296,15 +296,15 @@ def _sum(values: tf.Tensor, edges: Edges, formulation: str) -> tf.Tensor:
     return tf.cond(tf.reduce_max(tf.stack(sizes)) <= _FEW_NODES, *ways)
 
 
-def _sum_dense(values: tf.Tensor, edges: Edges) -> tf.Tensor:
+def _sum_dense(values: tf.Tensor, edges: EdgeIndex) -> tf.Tensor:
     """A product of dense matrices: it reads each value once, where a sparse one reads it for each edge."""
     counts = tf.ones_like(edges.source, tf.float32) if edges.mask is None else tf.cast(edges.mask, tf.float32)
-    places = tf.stack([edges.target, edges.source], 1)
-    matrix = tf.scatter_nd(places, counts, tf.stack([edges.num_nodes, tf.shape(values)[0]]))
+    indices = tf.stack([edges.target, edges.source], 1)
+    matrix = tf.scatter_nd(indices, counts, tf.stack([edges.num_nodes, tf.shape(values)[0]]))
     return tf.cast(tf.matmul(matrix, tf.cast(values, tf.float32)), values.dtype)
 
 
-def _sum_sorted(values: tf.Tensor, edges: Edges, one_way: Callable[[tf.Tensor, Edges], tf.Tensor]) -> tf.Tensor:
+def _sum_sorted(values: tf.Tensor, edges: EdgeIndex, one_way: Callable[[tf.Tensor, EdgeIndex], tf.Tensor]) -> tf.Tensor:
     """`one_way` along the edges, and backwards along the edges turned round."""
 
     @tf.custom_gradient
@@ -317,14 +317,14 @@ def _sum_sorted(values: tf.Tensor, edges: Edges, one_way: Callable[[tf.Tensor, E
     return summed(values)
 
 
-def _sum_segments(values: tf.Tensor, edges: Edges) -> tf.Tensor:
+def _sum_segments(values: tf.Tensor, edges: EdgeIndex) -> tf.Tensor:
     messages = tf.gather(values, edges.source)
     if edges.mask is not None:
         messages *= tf.cast(edges.mask, tf.float32)[:, tf.newaxis]
     return _fill_rows(tf.math.segment_sum(messages, edges.target), edges.num_nodes)
 
 
-def _sum_fused(values: tf.Tensor, edges: Edges) -> tf.Tensor:
+def _sum_fused(values: tf.Tensor, edges: EdgeIndex) -> tf.Tensor:
     """Gathers and sums in one op, so that messages never exist; masked edges read an added row of zeros."""
     source = edges.source
     if edges.mask is not None:
@@ -335,35 +335,35 @@ def _sum_fused(values: tf.Tensor, edges: Edges) -> tf.Tensor:
     )
 
 
-def _reverse(edges: Edges) -> Edges:
+def _reverse(edges: EdgeIndex) -> EdgeIndex:
     """The edges turned round, again sorted by (new) target."""
     order = edges.source_order
-    return Edges(
+    return EdgeIndex(
         source=tf.gather(edges.target, order),
         target=tf.gather(edges.source, order),
         source_order=invert_order(order),
-        target_splits=edges.source_splits,
-        source_splits=edges.target_splits,
+        target_offsets=edges.source_offsets,
+        source_offsets=edges.target_offsets,
         mask=None if edges.mask is None else tf.gather(edges.mask, order),
     )
 
 
-def degrees(edges: Edges) -> tf.Tensor:
+def degrees(edges: EdgeIndex) -> tf.Tensor:
     """[num_nodes, 1] float32: the number of real incoming edges."""
     if edges.mask is None:
-        counts = edges.target_splits[1:] - edges.target_splits[:-1]
+        counts = edges.target_offsets[1:] - edges.target_offsets[:-1]
     else:
         counts = tf.math.unsorted_segment_sum(tf.cast(edges.mask, tf.int32), edges.target, edges.num_nodes)
     return tf.cast(counts, tf.float32)[:, tf.newaxis]
 
 
-def inverse_degree(edges: Edges) -> tf.Tensor:
+def inverse_degree(edges: EdgeIndex) -> tf.Tensor:
     """[num_nodes, 1]: one over the number of real incoming edges, zero where there is none."""
     return tf.math.reciprocal_no_nan(degrees(edges))
 
 
-def _mask_scores(scores: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
-    return scores if mask is None else tf.where(mask[:, tf.newaxis], scores, _MASKED_SCORE)
+def _mask_logits(logits: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
+    return logits if mask is None else tf.where(mask[:, tf.newaxis], logits, _MASKED_LOGIT)
 
 
 def _mask_weights(weights: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:

@@ -7,43 +7,43 @@ from typing import NamedTuple
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
-from tpugraphs_polynormer.layers.edge_index import Edges, build_undirected_edges_tf
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_undirected_edges_tf
 
 
 class Batch(NamedTuple):
-    """G graphs (components) with n ops, s slots, v settings and k candidates each; padding has False masks."""
+    """G graphs (components) with n ops, s config nodes, v config values, k candidates each; padding has False masks."""
 
     features: tf.Tensor  # [n, 140]
     opcodes: tf.Tensor  # [n]
-    edges: Edges  # among ops: both directions and self-loops
+    edges: EdgeIndex  # among ops: both directions and self-loops
     producers: tf.Tensor  # [e] int32, the op behind each operand; padding joins padding ops
     consumers: tf.Tensor  # [e] int32, the op that reads it
     op_graphs: tf.Tensor  # [n] int32, the graph of each op
     op_mask: tf.Tensor  # [n] bool
-    settings: tf.Tensor  # [v, 18 or 8]
-    codes: tf.Tensor  # [s, k] int32, positions in `settings`
-    slot_graphs: tf.Tensor  # [s] int32
-    slot_roles: tf.Tensor  # [s] int32, the place of a slot within its graph
-    slot_mask: tf.Tensor  # [s] bool
-    slot_ops: tf.Tensor | None  # [s] int32, the configurable node of each slot; None for tiles
+    config_values: tf.Tensor  # [v, 18 or 8]
+    codes: tf.Tensor  # [s, k] int32, positions in `config_values`
+    nconfig_graphs: tf.Tensor  # [s] int32
+    nconfig_roles: tf.Tensor  # [s] int32, the position of a config node within its graph
+    nconfig_mask: tf.Tensor  # [s] bool
+    nconfig_ops: tf.Tensor | None  # [s] int32, the config node of each config node; None for tiles
     num_graphs: int | tf.Tensor
     candidate_mask: tf.Tensor  # [G, k] bool
 
 
-def read_batch(graph: tfgnn.GraphTensor) -> Batch:
+def unpack_batch(graph: tfgnn.GraphTensor) -> Batch:
     """Reads a merged (and perhaps padded) graph; every shape stays static where the graph's is."""
     mask = graph.context["candidate_mask"]
     num_graphs = mask.shape[0] if mask.shape[0] is not None else tf.shape(mask)[0]
     is_real = tf.reduce_any(mask, 1)
-    op_graphs, _ = _place(graph.node_sets["op"], num_graphs)
-    slot_graphs, slot_roles = _place(graph.node_sets["slot"], num_graphs)
-    op_mask, slot_mask = tf.gather(is_real, op_graphs), tf.gather(is_real, slot_graphs)
-    feeds = graph.edge_sets["feeds"].adjacency
+    op_graphs, _ = _locate(graph.node_sets["op"], num_graphs)
+    nconfig_graphs, nconfig_roles = _locate(graph.node_sets["nconfig"], num_graphs)
+    op_mask, nconfig_mask = tf.gather(is_real, op_graphs), tf.gather(is_real, nconfig_graphs)
+    feeds = graph.edge_sets["feed"].adjacency
     num_ops = op_graphs.shape[0] if op_graphs.shape[0] is not None else tf.shape(op_graphs)[0]
     edges = build_undirected_edges_tf(feeds.source, feeds.target, num_ops, mask=tf.gather(op_mask, feeds.target))
-    slot_ops = None
-    if "decides" in graph.edge_sets:
-        slot_ops = _slot_ops(graph.edge_sets["decides"].adjacency, slot_mask, num_ops)
+    nconfig_ops = None
+    if "config" in graph.edge_sets:
+        nconfig_ops = _nconfig_ops(graph.edge_sets["config"].adjacency, nconfig_mask, num_ops)
     return Batch(
         features=graph.node_sets["op"]["features"],
         opcodes=graph.node_sets["op"]["opcode"],
@@ -52,31 +52,31 @@ def read_batch(graph: tfgnn.GraphTensor) -> Batch:
         consumers=tf.cast(feeds.target, tf.int32),
         op_graphs=op_graphs,
         op_mask=op_mask,
-        settings=graph.node_sets["setting"]["values"],
-        codes=graph.node_sets["slot"]["codes"],
-        slot_graphs=slot_graphs,
-        slot_roles=slot_roles,
-        slot_mask=slot_mask,
-        slot_ops=slot_ops,
+        config_values=graph.node_sets["config_value"]["values"],
+        codes=graph.node_sets["nconfig"]["codes"],
+        nconfig_graphs=nconfig_graphs,
+        nconfig_roles=nconfig_roles,
+        nconfig_mask=nconfig_mask,
+        nconfig_ops=nconfig_ops,
         num_graphs=num_graphs,
         candidate_mask=mask,
     )
 
 
-def _place(nodes: tfgnn.NodeSet, num_graphs: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Each node's graph and its place therein; by comparison, since tf.repeat has no static shape under XLA."""
+def _locate(nodes: tfgnn.NodeSet, num_graphs: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Each node's graph and its position therein; by comparison, since tf.repeat has no static shape under XLA."""
     feature = next(iter(nodes.features.values()))
     total = feature.shape[0] if feature.shape[0] is not None else tf.shape(feature)[0]
     ends = tf.cumsum(nodes.sizes)
-    places = tf.range(total)
-    graphs = tf.reduce_sum(tf.cast(places[:, tf.newaxis] >= ends[tf.newaxis, :], tf.int32), 1)
+    positions = tf.range(total)
+    graphs = tf.reduce_sum(tf.cast(positions[:, tf.newaxis] >= ends[tf.newaxis, :], tf.int32), 1)
     graphs = tf.minimum(graphs, num_graphs - 1)
-    return graphs, places - tf.gather(ends - nodes.sizes, graphs)
+    return graphs, positions - tf.gather(ends - nodes.sizes, graphs)
 
 
-def _slot_ops(adjacency: tfgnn.Adjacency, slot_mask: tf.Tensor, num_ops: int | tf.Tensor) -> tf.Tensor:
-    """[s]: edges are one per slot, in slot order; the padding slot beyond them gets the last (padding) op."""
+def _nconfig_ops(adjacency: tfgnn.Adjacency, nconfig_mask: tf.Tensor, num_ops: int | tf.Tensor) -> tf.Tensor:
+    """[s]: the op of each config node, from one edge each, in order; padding beyond them gets the last (padding) op."""
     targets = tf.cast(adjacency.target, tf.int32)
-    num_slots = slot_mask.shape[0] if slot_mask.shape[0] is not None else tf.shape(slot_mask)[0]
+    num_config_nodes = nconfig_mask.shape[0] if nconfig_mask.shape[0] is not None else tf.shape(nconfig_mask)[0]
     num_edges = targets.shape[0] if targets.shape[0] is not None else tf.shape(targets)[0]
-    return tf.pad(targets, [[0, num_slots - num_edges]], constant_values=num_ops - 1)
+    return tf.pad(targets, [[0, num_config_nodes - num_edges]], constant_values=num_ops - 1)

@@ -1,6 +1,6 @@
-"""The graph of slots: which configurable nodes hand tensors to each other, with what lies between contracted away.
+"""The graph of config nodes: which config nodes hand tensors to each other, with what lies between contracted away.
 
-A layout travels through the nodes that no candidate decides, so a choice meets the choices of the configurable nodes
+A layout travels through the nodes that no candidate decides, so a choice meets the choices of the config nodes
 before and after it, however many elementwise nodes stand between.
 """
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tpugraphs_polynormer.catalog import NUM_OPCODES
 from tpugraphs_polynormer.hlo.opcodes import FREE_OPCODES, OPCODE_IDS
-from tpugraphs_polynormer.layers.edge_index import Edges, build_undirected_edges_tf
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_undirected_edges_tf
 from tpugraphs_polynormer.layers.ops.aggregation import in_xla
 from tpugraphs_polynormer.models.ranking.features import shape_ranks
 
@@ -23,38 +23,41 @@ def find_origins(
     opcodes: tf.Tensor,
     producers: tf.Tensor,
     consumers: tf.Tensor,
-    slot_ops: tf.Tensor,
-    slot_mask: tf.Tensor,
+    nconfig_ops: tf.Tensor,
+    nconfig_mask: tf.Tensor,
 ) -> tf.Tensor:
-    """[n] int32: the slot whose layout reaches each op, -1 for none. A slot's own op has that slot as its origin.
+    """[n] int32: the config node whose layout reaches each op, -1 for none. A config node reaches its own op.
 
-    An op without a slot takes its layout from its last operand of two or more dimensions, and so on up the program.
+    Another op takes its layout from its last operand of two or more dimensions, and so on up the program.
 
     Args:
-      features: [n, 140]. opcodes: [n]. producers, consumers: [e], one pair for each operand. slot_ops, slot_mask: [s].
+      features: [n, 140]. opcodes: [n]. producers, consumers: [e], one pair for each operand.
+      nconfig_ops, nconfig_mask: [s].
     """
     num_ops = tf.shape(features)[0]
-    numbers = tf.where(slot_mask, tf.range(tf.shape(slot_ops)[0]), -1)
-    slot_of = tf.maximum(tf.math.unsorted_segment_max(numbers, slot_ops, num_ops), -1)
+    numbers = tf.where(nconfig_mask, tf.range(tf.shape(nconfig_ops)[0]), -1)
+    nconfig_of = tf.maximum(tf.math.unsorted_segment_max(numbers, nconfig_ops, num_ops), -1)
     is_free = np.isin(np.arange(NUM_OPCODES), [OPCODE_IDS[name] for name in FREE_OPCODES])
     hands_on = tf.gather((shape_ranks(features) >= 2) & ~tf.gather(is_free, opcodes), producers)
     parent = tf.math.unsorted_segment_max(tf.where(hands_on, producers, -1), consumers, num_ops)
-    parent = tf.where((slot_of >= 0) | (parent < 0), tf.range(num_ops), parent)
+    parent = tf.where((nconfig_of >= 0) | (parent < 0), tf.range(num_ops), parent)
     for _ in range(_NUM_DOUBLINGS):
         parent = tf.gather(parent, parent)
-    return tf.gather(slot_of, parent)
+    return tf.gather(nconfig_of, parent)
 
 
-def build_slot_edges(
-    origins: tf.Tensor, producers: tf.Tensor, consumers: tf.Tensor, num_slots: int | tf.Tensor
-) -> Edges:
-    """Edges among slots, both ways, with self-loops: where an op with one origin reads an op with another.
+def build_nconfig_edges(
+    origins: tf.Tensor, producers: tf.Tensor, consumers: tf.Tensor, num_config_nodes: int | tf.Tensor
+) -> EdgeIndex:
+    """Edges among config nodes, both ways, with self-loops: where an op with one origin reads an op with another.
 
-    Under XLA, whose shapes are static, the other pairs are masked loops of the last slot, which is padding there.
+    Under XLA shapes are static: the other pairs are masked loops of the last config node, which is padding there.
     """
     source, target = tf.gather(origins, producers), tf.gather(origins, consumers)
     meet = (source >= 0) & (target >= 0) & (source != target)
     if not in_xla():
-        return build_undirected_edges_tf(tf.boolean_mask(source, meet), tf.boolean_mask(target, meet), num_slots)
-    last = num_slots - 1
-    return build_undirected_edges_tf(tf.where(meet, source, last), tf.where(meet, target, last), num_slots, mask=meet)
+        return build_undirected_edges_tf(tf.boolean_mask(source, meet), tf.boolean_mask(target, meet), num_config_nodes)
+    last = num_config_nodes - 1
+    return build_undirected_edges_tf(
+        tf.where(meet, source, last), tf.where(meet, target, last), num_config_nodes, mask=meet
+    )

@@ -1,4 +1,4 @@
-"""What the model sees of nodes and settings: opcodes, scaled columns, and one shared embedding of layout entries."""
+"""Inputs made of nodes and config values: opcodes, scaled columns, and one shared embedding of layout entries."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LayoutEmbedding(tf.keras.layers.Layer):
         return {**super().get_config(), "dim": self.dim}
 
 
-class NodeEncoder(tf.keras.layers.Layer):
+class NodeFeatures(tf.keras.layers.Layer):
     """[n, 140] features and [n] opcodes -> [n, dim] inputs of the first projection.
 
     `scaled`: heavy columns through the signed logarithm, all standardised by the train split's statistics, the
@@ -104,8 +104,8 @@ def minor_to_major(features: tf.Tensor) -> tf.Tensor:
     return tf.where(has_entry, features[:, MINOR_TO_MAJOR], float(LAYOUT_MIN))
 
 
-class SettingEncoder(tf.keras.layers.Layer):
-    """The distinct settings of a batch, [v, 18] layout dims or [v, 8] tile bounds -> [v, dim]."""
+class ConfigValueFeatures(tf.keras.layers.Layer):
+    """The distinct config values of a batch, [v, 18] layout dims or [v, 8] tile bounds -> [v, dim]."""
 
     def __init__(self, *, kind: str, layout_embedding: LayoutEmbedding, raw: bool = False, **kwargs):
         super().__init__(autocast=False, **kwargs)

@@ -1,4 +1,4 @@
-"""How candidates meet node states after the trunk, and how node states become one vector per candidate."""
+"""How candidates meet node states after the encoder, and how node states become one vector per candidate."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def softmax_weights(logits: tf.Tensor, graphs: tf.Tensor, mask: tf.Tensor, num_g
 
 
 class FusionHead(tf.keras.layers.Layer):
-    """Slot states [s, dim] and the candidates' choices [s, k, dim] -> fused states [s, k, dim].
+    """States of config nodes [s, dim] and the candidates' config_states [s, k, dim] -> fused states [s, k, dim].
 
-    fused = relu(states W + choices), then dense layers with residuals.
+    fused = relu(states W + config_states), then dense layers with residuals.
     """
 
     def __init__(self, *, dim: int, num_layers: int, dropout_rate: float = 0.0, **kwargs):
@@ -67,8 +67,8 @@ class FusionHead(tf.keras.layers.Layer):
         build_layers([self.join, *self.layers], tf.TensorShape([None, self.dim]))
         super().build(shape)
 
-    def call(self, states: tf.Tensor, choices: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        fused = tf.nn.relu(self.join(states)[:, tf.newaxis] + choices)
+    def call(self, states: tf.Tensor, config_states: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+        fused = tf.nn.relu(self.join(states)[:, tf.newaxis] + config_states)
         for layer in self.layers:
             fused += layer(self.dropout(fused, training=training))
         return fused

@@ -13,17 +13,17 @@ from tpugraphs_polynormer.hlo.features import SHAPE_DIMENSIONS
 _MAX_RANK = 6
 _TILE = (128.0, 8.0)  # what the minor dimension and the next one are padded to
 _LOG_UNIT = 4.0  # brings logarithms of sizes near 1
-# The tensors that each of a setting's three layouts (output, input, kernel) may speak of: 0 is the node's own, 1 and 2
-# are those of its first and last operand. Which of the two is the kernel the archives do not say.
+# The tensors that each of a config value's three layouts (output, input, kernel) may be of: 0 is the node's own, 1 and
+# 2 are those of its first and last operand. The archives do not say which of the two is the kernel.
 _TENSORS_OF_LAYOUT = ((0,), (1, 2), (1, 2))
 NUM_SIZE_FEATURES = sum(map(len, _TENSORS_OF_LAYOUT)) * (_MAX_RANK + len(_TILE))
 
 
-def tensor_dims(features: tf.Tensor, slot_ops: tf.Tensor, producers: tf.Tensor, consumers: tf.Tensor) -> tf.Tensor:
-    """[s, 3, 6]: dimensions of each slot's result and of its first and last operand, 0 where there is none.
+def tensor_dims(features: tf.Tensor, nconfig_ops: tf.Tensor, producers: tf.Tensor, consumers: tf.Tensor) -> tf.Tensor:
+    """[s, 3, 6]: dimensions of each config node's result and of its first and last operand, 0 where there is none.
 
     Args:
-      features: [n, 140]. slot_ops: [s]. producers, consumers: [e], one pair for each operand.
+      features: [n, 140]. nconfig_ops: [s]. producers, consumers: [e], one pair for each operand.
     """
     num_ops = tf.shape(features)[0]
     dims = tf.pad(features[:, SHAPE_DIMENSIONS], [[0, 1], [0, 0]])  # the added op has no dimensions
@@ -31,18 +31,18 @@ def tensor_dims(features: tf.Tensor, slot_ops: tf.Tensor, producers: tf.Tensor, 
     first = tf.minimum(tf.math.unsorted_segment_min(producers, consumers, num_ops), num_ops)
     last = tf.math.unsorted_segment_max(producers, consumers, num_ops)
     last = tf.where(last < 0, num_ops, last)
-    ops = tf.stack([slot_ops, tf.gather(first, slot_ops), tf.gather(last, slot_ops)], 1)
+    ops = tf.stack([nconfig_ops, tf.gather(first, nconfig_ops), tf.gather(last, nconfig_ops)], 1)
     return tf.gather(dims, ops)
 
 
-def sizes_in_order(dims: tf.Tensor, settings: tf.Tensor, codes: tf.Tensor) -> tf.Tensor:
+def sizes_in_order(dims: tf.Tensor, config_values: tf.Tensor, codes: tf.Tensor) -> tf.Tensor:
     """[s, k, NUM_SIZE_FEATURES] float32: logarithms of sizes, minor first, and of what padding multiplies them by.
 
     Args:
-      dims: [s, 3, 6] of `tensor_dims`. settings: [v, 18]: three layouts of 6 entries, -1 for none. codes: [s, k].
+      dims: [s, 3, 6] of `tensor_dims`. config values: [v, 18]: three layouts of 6 entries, -1 for none. codes: [s, k].
     """
     shape = tf.shape(codes)
-    layouts = tf.reshape(tf.gather(tf.cast(settings, tf.int32), codes), [shape[0], shape[1], 3, _MAX_RANK])
+    layouts = tf.reshape(tf.gather(tf.cast(config_values, tf.int32), codes), [shape[0], shape[1], 3, _MAX_RANK])
     sizes = tf.maximum(tf.cast(dims, tf.float32), 0.0)  # a negative one, of a damaged archive, has no logarithm
     sizes = tf.pad(sizes, [[0, 0], [0, 0], [1, 0]])  # [s, 3, 7]: entry -1 has no size
     parts = []

@@ -51,13 +51,16 @@ def _change(config: Config, **settings: str) -> Config:
 
 
 _VARIANTS: dict[str, Callable[[NodeDataset, Config], tuple[NodeDataset, Config]]] = {
-    "local_only": lambda data, config: (data, _change(config, trunk="polynormer-local")),
+    "local_only": lambda data, config: (data, _change(config, encoder="polynormer-local")),
     "global_only": lambda data, config: (
         without_edges(data),
-        _change(config, trunk="polynormer", scheme="local_to_global"),
+        _change(config, encoder="polynormer", attention="local_to_global"),
     ),
-    "local_and_global": lambda data, config: (data, _change(config, trunk="polynormer", scheme="local_and_global")),
-    "local_to_global": lambda data, config: (data, _change(config, trunk="polynormer", scheme="local_to_global")),
+    "local_and_global": lambda data, config: (
+        data,
+        _change(config, encoder="polynormer", attention="local_and_global"),
+    ),
+    "local_to_global": lambda data, config: (data, _change(config, encoder="polynormer", attention="local_to_global")),
 }
 
 

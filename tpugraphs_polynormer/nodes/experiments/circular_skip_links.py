@@ -38,17 +38,17 @@ def refine_colors(source: np.ndarray, target: np.ndarray, num_nodes: int) -> lis
     return rounds
 
 
-def build_trunk(version: int, seed: int) -> Polynormer:
+def build_random_polynormer(version: int, seed: int) -> Polynormer:
     """A small random Polynormer in its global phase."""
     tf.keras.utils.set_random_seed(seed)
     return Polynormer(num_heads=2, head_dim=8, num_local_layers=3, num_global_layers=1, phase="global", version=version)
 
 
-def embed_graph(trunk: Polynormer, source: np.ndarray, target: np.ndarray, num_nodes: int) -> np.ndarray:
+def embed_graph(encoder: Polynormer, source: np.ndarray, target: np.ndarray, num_nodes: int) -> np.ndarray:
     """Mean node state on constant features: [width]."""
-    fiedler = compute_fiedler(source, target, num_nodes) if trunk.version == 2 else None
+    fiedler = compute_fiedler(source, target, num_nodes) if encoder.version == 2 else None
     edges = build_undirected_edges(source, target, num_nodes)
-    return trunk(np.ones([num_nodes, 16], np.float32), edges, fiedler=fiedler).numpy().mean(0)
+    return encoder(np.ones([num_nodes, 16], np.float32), edges, fiedler=fiedler).numpy().mean(0)
 
 
 def run_circular_skip_links(
@@ -64,9 +64,9 @@ def run_circular_skip_links(
     colorings = {tuple(refine_colors(*graph, num_nodes)) for graph in graphs}
     distances, moved = {}, {}
     for version in (1, 2):
-        trunk = build_trunk(version, seed)
-        embedded = np.stack([embed_graph(trunk, *graph, num_nodes) for graph in graphs])
-        again = np.stack([embed_graph(trunk, order[source], order[target], num_nodes) for source, target in graphs])
+        encoder = build_random_polynormer(version, seed)
+        embedded = np.stack([embed_graph(encoder, *graph, num_nodes) for graph in graphs])
+        again = np.stack([embed_graph(encoder, order[source], order[target], num_nodes) for source, target in graphs])
         distances[version] = np.abs(embedded[:, np.newaxis] - embedded).max(-1)
         moved[version] = float(np.abs(embedded - again).max())
     apart = ~np.eye(len(skips), dtype=bool)

@@ -44,7 +44,7 @@ def run_heatmaps(
     labels = dataset.labels[nodes]
     same = labels[:, np.newaxis] == labels
     near = find_near(dataset, nodes, num_hops)
-    scores = attention_scores(trainer, nodes, layer)
+    weights = attention_weights(trainer, nodes, layer)
     result = {
         "benchmark": dataset.name,
         "nodes": nodes.tolist(),
@@ -53,11 +53,11 @@ def run_heatmaps(
         "layer": layer,
         "share_same_label": float(same.mean()),
         "share_same_label_and_near": float((same & near).mean()),
-        "mean_score_same_label": float(scores[same].mean()),
-        "mean_score_other_label": float(scores[~same].mean()) if (~same).any() else None,
-        "scores": scores.tolist(),
+        "mean_score_same_label": float(weights[same].mean()),
+        "mean_score_other_label": float(weights[~same].mean()) if (~same).any() else None,
+        "weights": weights.tolist(),
     }
-    write_experiment(out, "heatmaps", result, _draw(same, near, scores, num_hops))
+    write_experiment(out, "heatmaps", result, _draw(same, near, weights, num_hops))
     return result
 
 
@@ -85,16 +85,16 @@ def find_near(dataset: NodeDataset, nodes: np.ndarray, num_hops: int) -> np.ndar
     return reached[nodes] > 0
 
 
-def attention_scores(trainer: NodeTrainer, nodes: np.ndarray, layer: int) -> np.ndarray:
+def attention_weights(trainer: NodeTrainer, nodes: np.ndarray, layer: int) -> np.ndarray:
     """Global attention of `layer` among some nodes, mean over heads, times the number of nodes of the graph."""
-    attention = trainer.model.trunk.global_layers[layer]
+    attention = trainer.model.encoder.global_layers[layer]
     states = _enter_layer(trainer, layer)
     key = _split_heads(attention, tf.sigmoid(attention.key(states)))
     query = key if attention.query is None else _split_heads(attention, tf.sigmoid(attention.query(states)))
     picked, total = tf.gather(query, nodes), tf.reduce_sum(key, 0)
-    scores = tf.einsum("idh,jdh->hij", picked, tf.gather(key, nodes))
-    scores /= tf.einsum("idh,dh->hi", picked, total)[..., tf.newaxis]
-    return (tf.reduce_mean(scores, 0) * float(key.shape[0])).numpy()
+    weights = tf.einsum("idh,jdh->hij", picked, tf.gather(key, nodes))
+    weights /= tf.einsum("idh,dh->hi", picked, total)[..., tf.newaxis]
+    return (tf.reduce_mean(weights, 0) * float(key.shape[0])).numpy()
 
 
 def _split_heads(attention: GlobalAttention, array: tf.Tensor) -> tf.Tensor:
@@ -104,25 +104,25 @@ def _split_heads(attention: GlobalAttention, array: tf.Tensor) -> tf.Tensor:
 def _enter_layer(trainer: NodeTrainer, layer: int) -> tf.Tensor:
     """States [num_nodes, width] that enter a global layer."""
     model, inputs = trainer.model, trainer.inputs
-    trunk, fiedler = model.trunk, inputs.fiedler
+    encoder, fiedler = model.encoder, inputs.fiedler
     states = tf.convert_to_tensor(inputs.dataset.features)
     if model.project_inputs is not None:
         states = model.project_inputs(states)
     model.phase = "local"
-    states = trunk(states, inputs.edges, fiedler=fiedler, training=False)
+    states = encoder(states, inputs.edges, fiedler=fiedler, training=False)
     model.phase = "global"
-    states = trunk.norm(states)
-    for attention in trunk.global_layers[:layer]:
-        states = trunk.project(attention(states, fiedler=fiedler))
-        states = tf.nn.relu(states) if trunk.relu else states
+    states = encoder.norm(states)
+    for attention in encoder.global_layers[:layer]:
+        states = encoder.project(attention(states, fiedler=fiedler))
+        states = tf.nn.relu(states) if encoder.relu else states
     return states
 
 
-def _draw(same: np.ndarray, near: np.ndarray, scores: np.ndarray, num_hops: int):
+def _draw(same: np.ndarray, near: np.ndarray, weights: np.ndarray, num_hops: int):
     figure = make_figure(11, 3.8)
     panels = figure.subplots(1, 3)
     titles = (f"same label within {num_hops} hops", "same label", "global attention (1 = uniform)")
-    for axes, array, title in zip(panels, (same & near, same, scores), titles, strict=True):
+    for axes, array, title in zip(panels, (same & near, same, weights), titles, strict=True):
         image = axes.imshow(array, cmap="viridis")
         axes.set(title=title, xlabel="node, by label", ylabel="node, by label")
     figure.colorbar(image)

@@ -15,17 +15,17 @@ from tpugraphs_polynormer.nodes.experiments.output import make_figure, write_exp
 
 Exponents = tuple[int, ...]  # of each node's input
 State = tuple[Exponents, ...]  # what each node holds
-Choices = tuple[tuple[int, ...], ...]  # per layer, the node that each node multiplies itself with
+Partners = tuple[tuple[int, ...], ...]  # per layer, the node that each node multiplies itself with
 
 
-def find_monomials(num_nodes: int, num_layers: int) -> dict[Exponents, tuple[Choices, int]]:
+def find_monomials(num_nodes: int, num_layers: int) -> dict[Exponents, tuple[Partners, int]]:
     """Monomials that selecting W (rows of the identity) and B = 0 make, each with the choices and the node it ends in.
 
     A layer then multiplies what node i holds with what one node j holds. All choices are tried, equal states once.
     """
-    states: dict[State, Choices] = {tuple(map(tuple, np.eye(num_nodes, dtype=int).tolist())): ()}
+    states: dict[State, Partners] = {tuple(map(tuple, np.eye(num_nodes, dtype=int).tolist())): ()}
     for _ in range(num_layers):
-        following: dict[State, Choices] = {}
+        following: dict[State, Partners] = {}
         for state, made_by in states.items():
             for partners in itertools.product(range(num_nodes), repeat=num_nodes):
                 pairs = zip(state, (state[partner] for partner in partners), strict=True)
@@ -35,7 +35,7 @@ def find_monomials(num_nodes: int, num_layers: int) -> dict[Exponents, tuple[Cho
     return {held: (made_by, node) for state, made_by in states.items() for node, held in enumerate(state)}
 
 
-def measure_error(exponents: Exponents, choices: Choices, node: int, inputs: np.ndarray) -> float:
+def measure_error(exponents: Exponents, choices: Partners, node: int, inputs: np.ndarray) -> float:
     """Largest relative difference between the base model with those weights and the monomial; inputs [samples, n]."""
     num_nodes = inputs.shape[1]
     model = BaseModel(num_layers=len(choices), dtype="float64")

@@ -79,7 +79,7 @@ def _make_step(hidden_dim: int, num_heads: int, seed: int):
     """A function of (features, *edge fields), traced once for all sizes, that computes loss and gradients."""
     import tensorflow as tf
 
-    from tpugraphs_polynormer.layers.edge_index import Edges, unknown_edges
+    from tpugraphs_polynormer.layers.edge_index import EdgeIndex, unknown_edges
     from tpugraphs_polynormer.models.node_classifier import build_polynormer_classifier
 
     tf.keras.utils.set_random_seed(seed)
@@ -93,7 +93,7 @@ def _make_step(hidden_dim: int, num_heads: int, seed: int):
     @tf.function(input_signature=specs, autograph=False)
     def step(features: tf.Tensor, *edges: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(model(features, Edges(*edges), training=True)))
+            loss = tf.reduce_mean(tf.square(model(features, EdgeIndex(*edges), training=True)))
         gradients = tape.gradient(loss, model.trainable_variables)
         return loss + tf.add_n([tf.reduce_sum(gradient) for gradient in gradients if gradient is not None])
 

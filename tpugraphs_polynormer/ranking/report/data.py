@@ -14,14 +14,14 @@ from tqdm import tqdm
 
 from tpugraphs_polynormer.datasets.input_pipeline import iterate_blocks
 from tpugraphs_polynormer.datasets.manifest import DatasetError, Manifest
-from tpugraphs_polynormer.datasets.reader import Split
+from tpugraphs_polynormer.datasets.reader import RankingSplit
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_NAMES
 from tpugraphs_polynormer.models.polynormer import Polynormer
-from tpugraphs_polynormer.models.ranking.batch import read_batch
+from tpugraphs_polynormer.models.ranking.batch import unpack_batch
 from tpugraphs_polynormer.ranking.evaluate import choose_candidates
 from tpugraphs_polynormer.ranking.metrics import GraphMetrics, graph_metrics, rank_candidates, slowdown, true_costs
 from tpugraphs_polynormer.ranking.predict import checkpoint_path, load_ranker, open_ranking_run
-from tpugraphs_polynormer.ranking.random_baseline import expected_score, expected_slowdown
+from tpugraphs_polynormer.ranking.random_baseline import expected_contest_score, expected_slowdown
 from tpugraphs_polynormer.ranking.scorer import Scorer
 from tpugraphs_polynormer.ranking.task import RankingTask, open_collection
 from tpugraphs_polynormer.training.checkpoints import RunDirectory, RunError
@@ -38,10 +38,10 @@ class GraphReport:
 
     metrics: GraphMetrics
     num_nodes: int
-    chance_score: float  # of a random ranking
+    random_contest_score: float  # of a random ranking
     regret: tuple[float, ...]  # slowdown of the best of the k first, for REGRET_KS
     chance_regret: tuple[float, ...]
-    points: np.ndarray  # [p, 2]: predicted place in 0..1, runtime over the best runtime
+    points: np.ndarray  # [p, 2]: predicted rank in 0..1, runtime over the best runtime
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,9 @@ def gather_run(
     return RunReport(label, run, task.collection.manifest, run.read_metrics(), graphs, attention)
 
 
-def _gather_graph(task: RankingTask, scorer: Scorer, split: Split, number: int, chosen: np.ndarray) -> GraphReport:
+def _gather_graph(
+    task: RankingTask, scorer: Scorer, split: RankingSplit, number: int, chosen: np.ndarray
+) -> GraphReport:
     entry, manifest = split.graphs[number], task.collection.manifest
     runtimes = split.read_column(number, "runtimes", chosen)
     normalizers = split.read_column(number, "normalizers", chosen) if manifest.kind == "tile" else None
@@ -98,7 +100,7 @@ def _gather_graph(task: RankingTask, scorer: Scorer, split: Split, number: int, 
     return GraphReport(
         metrics=metrics,
         num_nodes=entry.num_nodes,
-        chance_score=expected_score(manifest.kind, costs),
+        random_contest_score=expected_contest_score(manifest.kind, costs),
         regret=tuple(slowdown(costs, ranking, k) for k in REGRET_KS),
         chance_regret=tuple(expected_slowdown(costs, k) for k in REGRET_KS),
         points=_thin_out(costs[ranking] / costs.min()),
@@ -106,20 +108,20 @@ def _gather_graph(task: RankingTask, scorer: Scorer, split: Split, number: int, 
 
 
 def _thin_out(ratios: np.ndarray) -> np.ndarray:
-    """Ratios in predicted order [c] -> at most _MAX_POINTS evenly spaced (place, ratio)."""
+    """Ratios in predicted order [c] -> at most _MAX_POINTS evenly spaced (rank, ratio)."""
     kept = np.unique(np.linspace(0, len(ratios) - 1, min(len(ratios), _MAX_POINTS)).astype(int))
     return np.stack([kept / max(1, len(ratios) - 1), ratios[kept]], 1)
 
 
-def _gather_attention(task: RankingTask, split: Split, name: str | None) -> Attention | None:
+def _gather_attention(task: RankingTask, split: RankingSplit, name: str | None) -> Attention | None:
     """The first global layer's attention in the named graph; None where candidates do not share one."""
-    trunk = task.model.trunk
-    has_global = isinstance(trunk, Polynormer) and trunk.global_layers and trunk.phase == "global"
+    encoder = task.model.encoder
+    has_global = isinstance(encoder, Polynormer) and encoder.global_layers and encoder.phase == "global"
     number = _choose_graph(split, name)
-    if number is None or not has_global or task.config.model.fusion != "intermediate":
+    if number is None or not has_global or task.config.model.fusion != "late":
         return None
     block = next(iterate_blocks(task.collection, split, number, 1, np.zeros(1, np.int64)))
-    batch = read_batch(block.graph)
+    batch = unpack_batch(block.graph)
     weights = attention_weights(task, batch)
     received = defaultdict(list)
     for opcode, weight in zip(batch.opcodes.numpy(), weights.mean(0), strict=True):
@@ -128,7 +130,7 @@ def _gather_attention(task: RankingTask, split: Split, name: str | None) -> Atte
     return Attention(split.graphs[number].name, len(weights), _average_down(weights, _MAX_SIDE), tuple(opcodes))
 
 
-def _choose_graph(split: Split, name: str | None) -> int | None:
+def _choose_graph(split: RankingSplit, name: str | None) -> int | None:
     """The number of the named graph (None if it is not in the split), or of a small one."""
     if name is not None:
         return next((number for number, entry in enumerate(split.graphs) if entry.name == name), None)
@@ -138,13 +140,13 @@ def _choose_graph(split: Split, name: str | None) -> int | None:
 
 def attention_weights(task: RankingTask, batch: Any) -> np.ndarray:
     """[n, n]: s(q_i) . s(k_j) over its mean over j (Eq. 8), averaged over heads; each row's mean is 1."""
-    trunk = task.model.trunk
-    trunk.phase = "local"  # the trunk's result is then what enters its global part
+    encoder = task.model.encoder
+    encoder.phase = "local"  # the encoder's result is then what enters its global part
     try:
-        states = trunk.norm(task.model.encode(batch, training=False).states)
+        states = encoder.norm(task.model.encode(batch, training=False).states)
     finally:
-        trunk.phase = "global"
-    layer = trunk.global_layers[0]
+        encoder.phase = "global"
+    layer = encoder.global_layers[0]
     key = tf.sigmoid(layer.key(states))
     query = key if layer.query is None else tf.sigmoid(layer.query(states))
     shape = [len(states), layer.head_dim, layer.num_heads]  # heads last

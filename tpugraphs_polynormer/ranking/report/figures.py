@@ -93,14 +93,14 @@ class _Frame:
 
     def draw_series(self, series: Series) -> str:
         """A line, or dots."""
-        places = [self._at(self._x.scale(a), self._y.scale(b)) for a, b in series.points]
+        dots_at = [self._at(self._x.scale(a), self._y.scale(b)) for a, b in series.points]
         color = f"c{series.color % NUM_COLORS}"
         if series.style == "points":
-            dots = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in places)
+            dots = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in dots_at)
             return f'<path class="dots {color}" d="{dots}"/>'
-        path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in places)
+        path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in dots_at)
         style = " dashed" if series.style == "dashed" else ""
-        if len(places) == 1:
+        if len(dots_at) == 1:
             style, path = " single", f"{path}h0"
         return f'<path class="line {color}{style}" d="{path}"/>'
 
@@ -115,8 +115,8 @@ def draw_bars(title: str, rows: Sequence[tuple[str, float, float]], value_label:
         return left + (value - low) / (high - low) * (right - left)
 
     parts = []
-    for place, (label, value, base) in enumerate(rows):
-        down = place * step + 18
+    for index, (label, value, base) in enumerate(rows):
+        down = index * step + 18
         start, width = min(across(0), across(value)), abs(across(value) - across(0))
         parts.append(f'<text x="{left}" y="{down - 4}">{escape(label)}</text>')
         parts.append(f'<rect class="track" x="{left}" y="{down}" width="{right - left}" height="13"/>')

@@ -23,10 +23,10 @@ def _render_scores(reports: Sequence[RunReport]) -> str:
     rows, bars = [], []
     for report in reports:
         means = summarize([graph.metrics for graph in report.graphs])["overall"]
-        chance = float(np.mean([graph.chance_score for graph in report.graphs]))
+        chance = float(np.mean([graph.random_contest_score for graph in report.graphs]))
         name = f"{report.collection} ({report.label})" if _is_compared(report, reports) else report.collection
-        bars.append((name, means["score"], chance))
-        shown = [_number(means["score"]), _number(chance), *(_number(means[name]) for name in METRICS[:-1])]
+        bars.append((name, means["contest_score"], chance))
+        shown = [_number(means["contest_score"]), _number(chance), *(_number(means[name]) for name in METRICS[:-1])]
         rows.append([_text(report.label), _text(report.collection), _number(means["num_graphs"], 0), *shown])
     header = [
         "run",
@@ -60,7 +60,7 @@ def _render_learning(reports: Sequence[RunReport]) -> str:
 
 def _learning_points(report: RunReport, what: str) -> list[tuple[float, float]]:
     values = [
-        (record["epoch"] + 1, record["loss"] if what == "loss" else record["valid"]["overall"]["score"])
+        (record["epoch"] + 1, record["loss"] if what == "loss" else record["valid"]["overall"]["contest_score"])
         for record in report.records
     ]
     return [(epoch, value) for epoch, value in values if value is not None and math.isfinite(value)]
@@ -69,13 +69,13 @@ def _learning_points(report: RunReport, what: str) -> list[tuple[float, float]]:
 def _render_points(reports: Sequence[RunReport]) -> str:
     figures = []
     for report in reports:
-        ordered = sorted(report.graphs, key=lambda graph: -graph.metrics.score)
+        ordered = sorted(report.graphs, key=lambda graph: -graph.metrics.contest_score)
         picks = {"best": ordered[0], "median": ordered[len(ordered) // 2], "worst": ordered[-1]} if ordered else {}
         for color, (which, graph) in enumerate(picks.items()):
-            title = f"{report.label}, {which} graph: {graph.metrics.graph} (score {graph.metrics.score:.3f})"
+            title = f"{report.label}, {which} graph: {graph.metrics.graph} (score {graph.metrics.contest_score:.3f})"
             series = [Series(graph.metrics.graph, [tuple(point) for point in graph.points], color, "points")]
-            place = Axis("predicted place, fastest first", percent=True)
-            figures.append(draw_chart(title, series, place, Axis("runtime / best runtime", log=True)))
+            rank = Axis("predicted rank, fastest first", percent=True)
+            figures.append(draw_chart(title, series, rank, Axis("runtime / best runtime", log=True)))
     intro = "<p>Each dot is a candidate. A perfect ranking rises from left to right without a step back.</p>"
     return f'{intro}<div class="grid">{"".join(figures)}</div>'
 
@@ -103,7 +103,7 @@ def _mean_regret(regrets: Iterable[tuple[float, ...]]) -> list[tuple[float, floa
 
 def _render_worst(reports: Sequence[RunReport]) -> str:
     graphs = [(graph, report) for report in reports for graph in report.graphs]
-    graphs.sort(key=lambda pair: pair[0].metrics.score - pair[0].chance_score)
+    graphs.sort(key=lambda pair: pair[0].metrics.contest_score - pair[0].random_contest_score)
     rows = [_graph_row(graph, report) for graph, report in graphs[:_NUM_WORST]]
     return f"<p>Those that gain least over a random ranking.</p>{_table(_GRAPH_HEADER, rows, num_text=3)}"
 
@@ -130,15 +130,15 @@ _GRAPH_HEADER = [
 
 def _graph_row(graph: GraphReport, report: RunReport) -> list[str]:
     metrics = graph.metrics
-    tone = "good" if metrics.score > graph.chance_score else "bad"
+    tone = "good" if metrics.contest_score > graph.random_contest_score else "bad"
     return [
         _text(metrics.graph, "name"),
         _text(report.collection),
         _text(report.label),
         _number(graph.num_nodes, 0),
         _number(metrics.num_candidates, 0),
-        _number(metrics.score, tone=tone),
-        *map(_number, (graph.chance_score, metrics.tau, metrics.opa, metrics.slowdown_1, metrics.slowdown_5)),
+        _number(metrics.contest_score, tone=tone),
+        *map(_number, (graph.random_contest_score, metrics.tau, metrics.opa, metrics.slowdown_1, metrics.slowdown_5)),
     ]
 
 
@@ -171,14 +171,16 @@ def _render_data(reports: Sequence[RunReport]) -> str:
     for _, members in _by_collection(reports):
         manifest = members[0].manifest
         for split, entry in manifest.splits.items():
-            sizes = [entry.sizes[name][which] for name in ("nodes", "edges", "slots") for which in ("q0.5", "max")]
+            sizes = [
+                entry.sizes[name][which] for name in ("nodes", "edges", "config_nodes") for which in ("q0.5", "max")
+            ]
             counts = [entry.num_graphs, entry.num_candidates, *sizes]
             rows.append([_text(manifest.collection), _text(split), *(_number(count, 0) for count in counts)])
-    sizes = [f"{name}, {which}" for name in ("nodes", "edges", "slots") for which in ("median", "max")]
+    sizes = [f"{name}, {which}" for name in ("nodes", "edges", "config_nodes") for which in ("median", "max")]
     header = ["collection", "split", "graphs", "candidates", *sizes]
     rejected = sum(members[0].manifest.num_rejected for _, members in _by_collection(reports))
     intro = (
-        "<p>A slot is what a candidate decides: a configurable node, or a set of tile bounds. Repeated candidates "
+        "<p>A config node is what a candidate decides: a config node, or a set of tile bounds. Repeated candidates "
         f"count once in train. Archives left out by preprocessing: {rejected:,}.</p>"
     )
     return intro + _table(header, rows, num_text=2)

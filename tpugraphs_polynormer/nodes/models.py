@@ -17,7 +17,7 @@ _REQUIRED = {
     "clip_norm": 0.0,
     "patience": 0,
     "precision": "float32",
-    "compile": False,
+    "jit_compile": False,
 }
 
 

@@ -94,7 +94,7 @@ class OfficialLayoutPeer(_Peer):
             tf.nn.l2_normalize(tf.reduce_sum(states, 0), -1),
             tf.nn.l2_normalize(tf.reduce_sum(tf.gather(states, batch.nconfig_ops), 0), -1),
         ]
-        return tf.squeeze(self.postnet(tf.concat(pooled, -1)), -1)[tf.newaxis]
+        return -tf.squeeze(self.postnet(tf.concat(pooled, -1)), -1)[tf.newaxis]
 
     def _run(self, nodes: tf.Tensor, settings: tf.Tensor, operands: _Operands, batch: Batch) -> tf.Tensor:
         joined = 100 * tf.math.unsorted_segment_sum(settings, batch.nconfig_ops, operands.num_ops)  # [n, k, 18]
@@ -125,4 +125,4 @@ class OfficialTilePeer(_Peer):
         for layer in self.layers_of_graph:
             mixed = tf.add_n([operands.apply(states), operands.apply_transposed(states)])
             states = tf.nn.l2_normalize(tf.nn.leaky_relu(layer(tf.concat([mixed, states], -1))), -1)
-        return tf.squeeze(self.postnet(tf.reduce_sum(states, 0)), -1)[tf.newaxis]
+        return -tf.squeeze(self.postnet(tf.reduce_sum(states, 0)), -1)[tf.newaxis]

@@ -104,10 +104,10 @@ def main() -> None:
     for name, encode, strength in (("one-hot candidates", one_hot, 0.1), ("pairs of them", one_hot_pairs, 0.01)):
         started = time.process_time()
         features = np.pad(encode(archive.node_config_feat), [[0, 0], [0, 1]], constant_values=1)
-        scores = features[held_out] @ fit_ridge(features[fitted], targets, strength)
-        report(f"ridge on {name}", runtimes, scores, is_new, time.process_time() - started)
+        costs = features[held_out] @ fit_ridge(features[fitted], targets, strength)
+        report(f"ridge on {name}", runtimes, -costs, is_new, time.process_time() - started)
     noise = np.random.default_rng(0).choice(repeat_noise(archive), len(held_out))
-    truth = 1 + scores
+    truth = 1 + costs
     write_tree(source, args.work / "tree")
     collections = ["--collections", "layout:xla:default", "--runner=FnApiRunner", "--direct_num_workers=1"]
     run_command(
@@ -122,7 +122,7 @@ def main() -> None:
         total += np.argsort(np.argsort(scores, kind="stable"))
     if "," in args.seeds:
         report("mean of their ranks", runtimes, total, is_new, time.process_time() - started)
-    report("a perfect model", truth * np.exp(noise), truth, is_new, 0)
+    report("a perfect model", truth * np.exp(noise), -truth, is_new, 0)
 
 
 def train_and_score(args: argparse.Namespace, seed: int) -> np.ndarray:

@@ -41,7 +41,7 @@ def describe(path: Path) -> str:
     tau = kendalltau(predicted, measured).statistic
     top = measured[np.argsort(predicted, kind="stable")[:5]].min() / measured.min()
     spread = f"{measured.max() / measured.min():.3f}"
-    clear = tau_beyond_noise(measured, predicted, TYPICAL_NOISE)
+    clear = tau_beyond_noise(measured, -predicted, TYPICAL_NOISE)
     return ROW.format(path.stem[:38], len(measured), spread, f"{tau:.3f}", f"{clear:.3f}", f"{2 - top:.3f}")
 
 

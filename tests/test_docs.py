@@ -64,3 +64,16 @@ def test_a_config_per_collection_and_model(model, collection):
     config = load_config(ROOT / "configs" / "ranking" / model / f"{collection.replace(':', '_')}.yaml")
     assert config.data.collection == collection
     assert config.model.encoder == model.replace("_", "-")
+
+
+def test_the_architecture_page_is_the_tree():
+    rooms = (ROOT / "docs/architecture.md").read_text().partition("| room | modules |")[2]
+    rows = re.findall(r"^\| ([a-z/()]+) \| ([a-z_ ]+) \|", rooms, re.MULTILINE)
+    told = {room: set(modules.split()) for room, modules in rows}
+    package = ROOT / "tpugraphs_polynormer"
+    found: dict[str, set[str]] = {}
+    for path in package.rglob("*.py"):
+        if path.name != "__init__.py":
+            room = path.parent.relative_to(package).as_posix()
+            found.setdefault("(top)" if room == "." else room, set()).add(path.stem)
+    assert told == found

@@ -35,7 +35,7 @@ def read_out(model, states: np.ndarray, batch: Batch) -> np.ndarray:
     graphs = batch.op_graphs.numpy()
     pooled = np.stack([states[graphs == g].sum(0) / np.sqrt((graphs == g).sum()) for g in range(batch.num_graphs)])
     hidden, output = model.hidden, model.output_layer
-    return (np.maximum(pooled @ hidden.kernel.numpy() + hidden.bias.numpy(), 0) @ output.kernel.numpy())[..., 0]
+    return -(np.maximum(pooled @ hidden.kernel.numpy() + hidden.bias.numpy(), 0) @ output.kernel.numpy())[..., 0]
 
 
 def score_layouts(model, batch: Batch) -> np.ndarray:

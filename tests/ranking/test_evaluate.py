@@ -18,10 +18,10 @@ from tpugraphs_polynormer.ranking.evaluate import choose_candidates, evaluate_sp
 
 
 class TruthScorer:
-    """Scores are the runtimes over normalizers, or their negatives."""
+    """Scores are the negated runtimes over normalizers, times a sign."""
 
     def __init__(self, sign: float = 1.0) -> None:
-        self._sign = sign
+        self._sign = -sign
 
     def score_graph(self, split, number, candidates):
         ratios = split.read_column(number, "runtimes", candidates) / split.read_column(
@@ -71,11 +71,11 @@ def test_official_files_on_official_archives(real_data, tmp_path):
 
 
 class RepeatScorer:
-    """Scores are the runtimes of the second half, for both halves."""
+    """Scores are the negated runtimes of the second half, for both halves."""
 
     def score_graph(self, split, number, candidates):
         half = len(candidates) // 2
-        return np.tile(split.read_column(number, "runtimes", candidates)[half:], 2)
+        return -np.tile(split.read_column(number, "runtimes", candidates)[half:], 2)
 
 
 def test_each_graph_is_judged_by_its_own_noise(tmp_path):
@@ -103,7 +103,7 @@ def test_each_graph_is_judged_by_its_own_noise(tmp_path):
         runtimes = split.read_column(number, "runtimes").astype(float)
         scores = RepeatScorer().score_graph(split, number, np.arange(len(runtimes)))
         apart = runtimes[:, None] * (1 + split.noise(number)) < runtimes
-        assert metrics.tau_beyond_noise == pytest.approx(np.sign(scores - scores[:, None])[apart].mean())
+        assert metrics.tau_beyond_noise == pytest.approx(np.sign(scores[:, None] - scores)[apart].mean())
 
 
 def test_indices_choose_the_candidates_in_their_order(tmp_path):

@@ -54,7 +54,7 @@ def test_scores_without_the_package_are_the_runs(trained: Trained, tmp_path, nam
     scorer, split = load_ranker(run, trained.data).make_scorer(), collection.split("test")
     for row, (number, candidates) in zip(answers["scores"], chosen, strict=True):
         assert row[: len(candidates)] == pytest.approx(scorer.score_graph(split, number, candidates), abs=1e-5)
-        assert (row[len(candidates) :] == np.finfo(np.float32).max).all()
+        assert (row[len(candidates) :] == np.finfo(np.float32).min).all()
 
 
 def test_the_recipe_travels_along_and_nothing_is_overwritten(trained: Trained, tmp_path) -> None:

@@ -39,45 +39,45 @@ def _brute_opa(runtimes, scores):
 @given(small_lists)
 def test_opa_equals_brute_force(pairs):
     runtimes, scores = np.array(pairs).T
-    np.testing.assert_equal(pair_accuracy(runtimes, scores), _brute_opa(runtimes.tolist(), scores.tolist()))
+    np.testing.assert_equal(pair_accuracy(runtimes, -scores), _brute_opa(runtimes.tolist(), scores.tolist()))
 
 
 @given(small_lists.filter(lambda pairs: len(pairs) > 1))
 def test_tau_equals_scipy_with_ties(pairs):
     runtimes, scores = np.array(pairs).T
-    np.testing.assert_equal(kendall_tau(runtimes, scores), float(scipy.stats.kendalltau(runtimes, scores)[0]))
+    np.testing.assert_equal(kendall_tau(runtimes, -scores), float(scipy.stats.kendalltau(runtimes, scores)[0]))
 
 
 def test_tau_and_opa_of_a_hundred_thousand_candidates():
     rng = np.random.default_rng(0)
     runtimes = rng.integers(10**9, 10**9 + 50_000, 100_040)
     scores = (runtimes - 10**9 + rng.normal(0, 30_000, 100_040)).astype(np.float32)
-    assert kendall_tau(runtimes, scores) == scipy.stats.kendalltau(runtimes, scores)[0]
+    assert kendall_tau(runtimes, -scores) == scipy.stats.kendalltau(runtimes, scores)[0]
     # Ties differ between the two, so this checks the counts apart from each other.
     without_ties = rng.permutation(100_040)
-    opa = pair_accuracy(without_ties, scores + np.linspace(0, 1e-3, 100_040))
+    opa = pair_accuracy(without_ties, -(scores + np.linspace(0, 1e-3, 100_040)))
     tau = scipy.stats.kendalltau(without_ties, scores + np.linspace(0, 1e-3, 100_040))[0]
     assert opa == pytest.approx((tau + 1) / 2, abs=1e-12)
 
 
 def test_opa_equals_tensorflow_ranking():
     """It gives 0.75 for these relevances and scores: two lists, weighted by their pairs (3 and 1)."""
-    first = pair_accuracy(np.array([-3, -1, -2]), -np.array([0.3, 0.1, 0.5]))
-    second = pair_accuracy(np.array([-1, -2]), -np.array([0.1, 0.5]))
+    first = pair_accuracy(np.array([-3, -1, -2]), np.array([0.3, 0.1, 0.5]))
+    second = pair_accuracy(np.array([-1, -2]), np.array([0.1, 0.5]))
     assert (3 * first + 1 * second) / 4 == pytest.approx(0.75)
 
 
 def test_runtimes_are_compared_as_integers():
     runtimes = np.array([2**60 + 1, 2**60], np.int64)  # equal in float64 too
-    assert pair_accuracy(runtimes, np.array([1.0, 0.0])) == 1.0
-    assert graph_metrics("layout", runtimes, np.array([0.0, 1.0])).tau == -1.0
+    assert pair_accuracy(runtimes, np.array([0.0, 1.0])) == 1.0
+    assert graph_metrics("layout", runtimes, np.array([1.0, 0.0])).tau == -1.0
 
 
 def test_tied_scores_are_wrong_in_opa_and_absent_in_tau():
     runtimes = np.array([10, 20, 30])
     scores = np.array([1.0, 1.0, 2.0])  # the pairs (10, 30) and (20, 30) are right, (10, 20) is tied
-    assert pair_accuracy(runtimes, scores) == graph_metrics("layout", runtimes, scores).opa == pytest.approx(2 / 3)
-    assert kendall_tau(runtimes, scores) == pytest.approx(2 / math.sqrt(3 * 2))
+    assert pair_accuracy(runtimes, -scores) == graph_metrics("layout", runtimes, -scores).opa == pytest.approx(2 / 3)
+    assert kendall_tau(runtimes, -scores) == pytest.approx(2 / math.sqrt(3 * 2))
     assert math.isnan(kendall_tau(runtimes, np.zeros(3)))
 
 
@@ -112,12 +112,12 @@ def test_tau_beyond_the_noise_by_hand():
     scores = np.array([2.0, 1.0, 3.0, 2.0])
     # More than 0.5 % apart: (1000, 1011) right, (1000, 1100) tied, (1004, 1011) right, (1004, 1100) right,
     # (1011, 1100) wrong. (1000, 1004), which is wrong, is within the noise.
-    assert tau_beyond_noise(runtimes, scores, 0.005) == pytest.approx((3 - 1) / 5)
-    assert tau_beyond_noise(runtimes, scores, 0.0) == pytest.approx((3 - 2) / 6)
-    assert tau_beyond_noise(runtimes, scores, 0.09) == pytest.approx((1 - 0) / 2)
-    assert math.isnan(tau_beyond_noise(runtimes, scores, 0.1))  # 1100 is not more than 1.1 times 1000
-    assert graph_metrics("layout", runtimes, scores, noise=0.005).tau_beyond_noise == pytest.approx(2 / 5)
-    assert graph_metrics("layout", runtimes, scores).tau_beyond_noise == pytest.approx(1 / 6)  # 0.1 %
+    assert tau_beyond_noise(runtimes, -scores, 0.005) == pytest.approx((3 - 1) / 5)
+    assert tau_beyond_noise(runtimes, -scores, 0.0) == pytest.approx((3 - 2) / 6)
+    assert tau_beyond_noise(runtimes, -scores, 0.09) == pytest.approx((1 - 0) / 2)
+    assert math.isnan(tau_beyond_noise(runtimes, -scores, 0.1))  # 1100 is not more than 1.1 times 1000
+    assert graph_metrics("layout", runtimes, -scores, noise=0.005).tau_beyond_noise == pytest.approx(2 / 5)
+    assert graph_metrics("layout", runtimes, -scores).tau_beyond_noise == pytest.approx(1 / 6)  # 0.1 %
 
 
 def _brute_tau_beyond_noise(costs, scores, noise):
@@ -130,7 +130,7 @@ def _brute_tau_beyond_noise(costs, scores, noise):
 def test_tau_beyond_the_noise_equals_brute_force(pairs, noise):
     runtimes, scores = np.array(pairs).T
     expected = _brute_tau_beyond_noise(runtimes, scores, noise)
-    np.testing.assert_allclose(tau_beyond_noise(runtimes, scores, noise), expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(tau_beyond_noise(runtimes, -scores, noise), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-4, 1e-3, 5e-3])
@@ -139,20 +139,20 @@ def test_tau_beyond_the_noise_of_many_candidates(noise):
     runtimes = rng.integers(10**8, 10**8 + 10**6, 3000)
     scores = np.round(runtimes + rng.normal(0, 3e5, 3000), -3)
     expected = _brute_tau_beyond_noise(runtimes, scores, noise)
-    assert tau_beyond_noise(runtimes, scores, noise) == pytest.approx(expected, abs=1e-12)
+    assert tau_beyond_noise(runtimes, -scores, noise) == pytest.approx(expected, abs=1e-12)
 
 
 def test_tau_beyond_the_noise_of_a_hundred_thousand_candidates():
     rng = np.random.default_rng(0)
     runtimes = rng.permutation(100_040) + 10**9  # without ties and without noise it is tau
     scores = runtimes + rng.normal(0, 30_000, 100_040)
-    assert tau_beyond_noise(runtimes, scores, 0.0) == pytest.approx(kendall_tau(runtimes, scores), abs=1e-12)
-    assert tau_beyond_noise(runtimes, runtimes.astype(float), 2e-5) == 1.0
+    assert tau_beyond_noise(runtimes, -scores, 0.0) == pytest.approx(kendall_tau(runtimes, -scores), abs=1e-12)
+    assert tau_beyond_noise(runtimes, -runtimes.astype(float), 2e-5) == 1.0
 
 
 def test_layout_metrics_by_hand():
     runtimes = np.array([400, 100, 300, 200])
-    metrics = graph_metrics("layout", runtimes, np.array([0.5, 0.3, 0.4, 0.1]), collection="c", graph="g")
+    metrics = graph_metrics("layout", runtimes, -np.array([0.5, 0.3, 0.4, 0.1]), collection="c", graph="g")
     # Predicted order 3, 1, 2, 0 = runtimes 200, 100, 300, 400: one of six pairs is wrong.
     assert (metrics.collection, metrics.graph, metrics.num_candidates) == ("c", "g", 4)
     assert metrics.opa == pytest.approx(5 / 6)
@@ -166,7 +166,7 @@ def test_layout_metrics_by_hand():
 def test_tile_metrics_by_hand():
     runtimes = np.array([60, 50, 40, 30, 20, 10, 90])
     normalizers = np.array([10, 10, 10, 10, 10, 1, 100])  # ratios 6, 5, 4, 3, 2, 10, 0.9
-    metrics = graph_metrics("tile", runtimes, np.arange(7.0), normalizers)
+    metrics = graph_metrics("tile", runtimes, -np.arange(7.0), normalizers)
     assert metrics.contest_score == pytest.approx(2 - 2 / 0.9)  # below zero is not clipped
     assert metrics.slowdown_1 == pytest.approx(6 / 0.9 - 1)
     assert metrics.slowdown_5 == pytest.approx(2 / 0.9 - 1)
@@ -196,7 +196,7 @@ def test_slowdown_of_the_first_k():
 
 
 def test_ranking_breaks_ties_by_index():
-    ranking = rank_candidates(np.array([1, 0, 1, 0, -2], np.float16))
+    ranking = rank_candidates(-np.array([1, 0, 1, 0, -2], np.float16))
     assert ranking.tolist() == [4, 1, 3, 0, 2]
     assert ranking.dtype == np.int64
 
@@ -251,7 +251,7 @@ def test_accumulator_wants_each_candidate_once():
 
 
 def _graph(collection, scores, runtimes=(10, 20, 30)):
-    return graph_metrics("layout", np.array(runtimes), np.array(scores, float), collection=collection)
+    return graph_metrics("layout", np.array(runtimes), -np.array(scores, float), collection=collection)
 
 
 def test_summary_weighs_collections_equally_and_skips_unrankable_graphs():
@@ -287,9 +287,9 @@ def test_real_kernels(real_data):
     for path in paths:
         with np.load(path, allow_pickle=False) as archive:
             runtimes, normalizers = archive["config_runtime"], archive["config_runtime_normalizers"]
-        perfect = graph_metrics("tile", runtimes, runtimes / normalizers, normalizers, graph=path.stem)
+        perfect = graph_metrics("tile", runtimes, -runtimes / normalizers, normalizers, graph=path.stem)
         assert (perfect.slowdown_1, perfect.contest_score) == (0.0, 1.0)
         assert perfect.opa == 1.0 or len(np.unique(runtimes / normalizers)) == 1
         scores = np.random.default_rng(0).normal(size=len(runtimes))
         expected = 2 - (runtimes / normalizers)[np.argsort(scores)[:5]].min() / (runtimes / normalizers).min()
-        assert graph_metrics("tile", runtimes, scores, normalizers).contest_score == pytest.approx(expected)
+        assert graph_metrics("tile", runtimes, -scores, normalizers).contest_score == pytest.approx(expected)

@@ -44,7 +44,7 @@ def test_candidates_are_ordered_by_score_and_the_default_is_placed(run_dir):
     ranking = rank_program(run_dir, matrix_product(), num_candidates=40, seed=1)
     assert ranking.candidates.shape == (40, 2, 18)
     assert np.array_equal(np.sort(ranking.order), np.arange(40))
-    assert (np.diff(ranking.scores[ranking.order]) >= 0).all()
+    assert (np.diff(ranking.scores[ranking.order]) <= 0).all()
     assert ranking.order[ranking.default_rank - 1] == 0
     again = rank_program(run_dir, matrix_product(), num_candidates=40, seed=1)
     assert np.array_equal(ranking.scores, again.scores)
@@ -96,7 +96,7 @@ def test_the_command_prints_the_best_and_writes_all(run_dir, tmp_path):
     assert "3. candidate" in done.stdout
     assert "% of the program's nodes" in done.stderr
     with np.load(tmp_path / "ranking.npz", allow_pickle=False) as arrays:
-        assert np.array_equal(np.argsort(arrays["scores"], kind="stable"), arrays["ranking"])
+        assert np.array_equal(np.argsort(-arrays["scores"], kind="stable"), arrays["ranking"])
     program.write_bytes(b"\xff" * 50)
     failed = subprocess.run(command, capture_output=True, text=True, check=False)
     assert failed.returncode == 2

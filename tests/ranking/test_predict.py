@@ -85,7 +85,7 @@ def test_averages_by_hand() -> None:
     first, second = np.sqrt(1.5), 1 / np.sqrt(2)  # standardised: (-first, 0, first) and (second, -2 second, second)
     expected = [(second - first) / 2, -second, (second + first) / 2]
     assert average_scores(scores, "score") == pytest.approx(expected)
-    assert average_scores([np.ones(3), np.array([3.0, 1.0, 2.0])], "score").argmin() == 1
+    assert average_scores([np.ones(3), np.array([3.0, 1.0, 2.0])], "score").argmax() == 0
 
 
 def test_predictions_rank_every_test_graph_and_resume(trained: Trained, tmp_path) -> None:

@@ -33,13 +33,14 @@ def _brute_force(name: str, runtimes: list[float], scores: list[float]) -> float
     deviation = math.sqrt(sum((log - mean) ** 2 for log in logs) / count)
     targets = [(log - mean) / deviation for log in logs]
     gains = [(max(logs) - log) / (max(logs) - min(logs)) for log in logs]
-    difference = {(i, j): scores[i] - scores[j] for i in range(count) for j in range(count)}
+    costs = [-score for score in scores]
+    difference = {(i, j): costs[i] - costs[j] for i in range(count) for j in range(count)}
 
     if name == "list_mle":
         total = 0.0
         for i in range(count):
             rivals = [j for j in range(count) if j == i or runtimes[j] > runtimes[i]]
-            total -= math.log(math.exp(-scores[i]) / sum(math.exp(-scores[j]) for j in rivals))
+            total -= math.log(math.exp(-costs[i]) / sum(math.exp(-costs[j]) for j in rivals))
         return total / count
     if name == "pairwise_hinge":
         return sum(max(0.0, 1 - difference[pair]) for pair in pairs) / len(pairs)
@@ -55,9 +56,9 @@ def _brute_force(name: str, runtimes: list[float], scores: list[float]) -> float
     if name == "margin":
         return sum(max(0.0, targets[i] - targets[j] - difference[i, j]) for i, j in pairs) / len(pairs)
     if name == "mse":
-        return sum((score - target) ** 2 for score, target in zip(scores, targets, strict=True)) / count
+        return sum((cost - target) ** 2 for cost, target in zip(costs, targets, strict=True)) / count
     if name == "lambda_rank":
-        order = sorted(range(count), key=lambda i: scores[i])
+        order = sorted(range(count), key=lambda i: costs[i])
         discount = {i: 1 / math.log2(2 + position) for position, i in enumerate(order)}
         weights = {(i, j): abs(gains[i] - gains[j]) * abs(discount[i] - discount[j]) for i, j in pairs}
         losses = {pair: weights[pair] * math.log(1 + math.exp(-difference[pair])) for pair in pairs}
@@ -92,9 +93,9 @@ def test_float_ratios_equal_brute_force(name):
 
 
 def test_equals_tensorflow_ranking():
-    """Its labels and scores are relevances (higher is better), ours runtimes; its means are over other counts."""
+    """Its labels are relevances (higher is better), ours runtimes; its means are over other counts."""
     runtimes = 10 - np.array([[3, 1, 2], [1, 2, -1]], np.int64)
-    scores = -np.array([[0.3, 0.1, 0.5], [0.1, 0.5, 0.9]], np.float32)
+    scores = np.array([[0.3, 0.1, 0.5], [0.1, 0.5, 0.9]], np.float32)
     mask = np.array([[True, True, True], [True, True, False]])
     list_mle = _call("list_mle", runtimes, scores, mask) * [3, 2]  # theirs: summed over candidates
     assert list_mle.mean() == pytest.approx(1.068966, abs=1e-6)
@@ -105,7 +106,7 @@ def test_equals_tensorflow_ranking():
 @pytest.mark.parametrize("name", LOSSES)
 def test_right_order_costs_less_than_wrong_order(name):
     runtimes = np.array([[10, 20, 30, 40]] * 2, np.int64)
-    scores = np.array([[-1.5, -0.5, 0.5, 1.5], [1.5, 0.5, -0.5, -1.5]], np.float32)
+    scores = np.array([[1.5, 0.5, -0.5, -1.5], [-1.5, -0.5, 0.5, 1.5]], np.float32)
     right, wrong = _call(name, runtimes, scores, np.ones((2, 4), bool))
     assert right < 0.5 * wrong
 
@@ -169,29 +170,29 @@ def test_all_tied_or_one_candidate_gives_zero(name, runtimes):
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_equal_scores_still_learn(name):
-    """A head that starts at zero gives equal scores; every loss must push the slower candidate up."""
+    """A head that starts at zero gives equal scores; every loss must push the faster candidate up."""
     _, gradient = _value_and_gradient(
         name, np.array([[10, 20, 30]]), np.zeros((1, 3), np.float32), np.ones((1, 3), bool)
     )
-    assert gradient[0, 0] > 0 > gradient[0, 2]
+    assert gradient[0, 0] < 0 < gradient[0, 2]
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if name != "pairwise_noisy"])
 def test_one_nanosecond_in_a_second_is_no_tie(name):
     runtimes = np.array([[10**9, 10**9 + 1]], np.int64)
     assert np.float32(runtimes[0, 0]) == np.float32(runtimes[0, 1])
-    right = _call(name, runtimes, np.array([[-1.0, 1.0]], np.float32), np.ones((1, 2), bool))
-    wrong = _call(name, runtimes, np.array([[1.0, -1.0]], np.float32), np.ones((1, 2), bool))
+    right = _call(name, runtimes, np.array([[1.0, -1.0]], np.float32), np.ones((1, 2), bool))
+    wrong = _call(name, runtimes, np.array([[-1.0, 1.0]], np.float32), np.ones((1, 2), bool))
     assert wrong[0] > right[0] + 0.1
 
 
 def test_pairs_within_the_noise_are_pulled_together():
     runtimes, mask = np.array([[10**9, 10**9 + 100_000, 2 * 10**9]], np.int64), np.ones((1, 3), bool)
-    _, gradient = _value_and_gradient("pairwise_noisy", runtimes, np.array([[-1.0, 1.0, 9.0]], np.float32), mask)
-    # 1e-4 apart, a quarter of the noise: p is 0.5987, and the best difference of scores log(p / (1 - p)) = 0.4.
-    assert gradient[0, 0] < 0 < gradient[0, 1]
+    _, gradient = _value_and_gradient("pairwise_noisy", runtimes, np.array([[1.0, -1.0, -9.0]], np.float32), mask)
+    # 1e-4 apart, a quarter of the noise: q is 0.5987, and the best difference of scores log(q / (1 - q)) = 0.4.
+    assert gradient[0, 0] > 0 > gradient[0, 1]
     apart = np.float32(math.log(0.598706 / 0.401294) / 2)
-    _, gradient = _value_and_gradient("pairwise_noisy", runtimes, np.array([[-apart, apart, 99.0]], np.float32), mask)
+    _, gradient = _value_and_gradient("pairwise_noisy", runtimes, np.array([[apart, -apart, -99.0]], np.float32), mask)
     np.testing.assert_allclose(gradient[0, :2], 0.0, atol=1e-4)
 
 

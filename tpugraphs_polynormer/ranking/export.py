@@ -1,8 +1,8 @@
 """A run as a SavedModel that TF Serving loads and that needs none of this package.
 
 Signature `serving_default`: input `examples`, string [B], each a serialized tf.Example of one graph and its
-candidates; outputs `scores`, float32 [B, k] (lower is faster; a graph with fewer candidates than the largest of the
-request is filled up with the largest float32), and `num_candidates`, int64 [B].
+candidates; outputs `scores`, float32 [B, k] (higher is faster; a graph with fewer candidates than the largest of the
+request is filled up with the smallest float32), and `num_candidates`, int64 [B].
 
 An example is a GraphTensor of the dataset's schema.pbtxt with two features more:
   `candidates.#size` int64 [1]: k, how many candidates are to be scored;
@@ -30,7 +30,7 @@ from tpugraphs_polynormer.ranking.task import RankingTask
 from tpugraphs_polynormer.training.checkpoints import CONFIG_NAME, RunError
 
 _SIZE, _CODES = "candidates.#size", "candidates.codes"
-_FILL = np.finfo(np.float32).max  # behind every real score, and JSON can hold it
+_FILL = np.finfo(np.float32).min  # below every real score, and JSON can hold it
 
 
 def export_ranker(run_dir: Path | str, data_dir: Path | str, output: Path | str) -> Path:

@@ -1,6 +1,6 @@
 """Ranking metrics on the host: per graph, per collection, over all collections and over seeds.
 
-Scores stand for runtimes: higher means predicted slower. Runtimes are int64 nanoseconds (layout), or divided by
+A higher score means predicted faster. Runtimes are int64 nanoseconds (layout), or divided by
 their normalizers in float64 (tile): equal ratios of integers give equal quotients, and order is never inverted.
 """
 
@@ -35,7 +35,7 @@ class GraphMetrics:
     graph: str
     num_candidates: int
     opa: float  # see `pair_accuracy`; NaN where all true runtimes are equal
-    tau: float  # Kendall's tau-b of scores against runtimes; NaN where all true runtimes are equal
+    tau: float  # see `kendall_tau`; NaN where all true runtimes are equal
     tau_beyond_noise: float  # see `tau_beyond_noise`; NaN where no pair differs by more than the noise
     slowdown_1: float  # see `slowdown`
     slowdown_5: float
@@ -66,7 +66,7 @@ def graph_metrics(
     ranking = rank_candidates(scores, graph=graph)
     if len(ranking) != len(truth):
         raise MetricError(f"graph {graph!r}: {len(ranking)} scores for {len(truth)} runtimes; expected one for each")
-    pairs = _count_pairs(truth, np.asarray(scores))
+    pairs = _count_pairs(truth, _predicted_costs(scores))
     if pairs.scored_apart:
         opa, tau = pairs.accuracy, pairs.tau
         slowdowns = {f"slowdown_{k}": slowdown(truth, ranking, k) for k in SLOWDOWN_KS}
@@ -81,7 +81,7 @@ def graph_metrics(
         num_candidates=len(truth),
         opa=opa,
         tau=tau,
-        tau_beyond_noise=tau_beyond_noise(truth, np.asarray(scores), noise),
+        tau_beyond_noise=tau_beyond_noise(truth, scores, noise),
         **slowdowns,
         contest_score=contest_score,
     )
@@ -115,20 +115,29 @@ def rank_candidates(scores: np.ndarray, *, graph: str = "") -> np.ndarray:
             f"graph {graph!r}: {len(bad)} of {len(scores)} scores are not finite, the first is {scores[bad[0]]} at "
             f"candidate {bad[0]}; check the checkpoint and the input features"
         )
-    return np.argsort(scores, kind="stable").astype(np.int64)
+    return np.argsort(_predicted_costs(scores), kind="stable").astype(np.int64)
+
+
+def _predicted_costs(scores: np.ndarray) -> np.ndarray:
+    """The negated scores, which rise with the runtimes; unsigned integers and booleans become float64."""
+    scores = np.asarray(scores)
+    return -(scores.astype(np.float64) if scores.dtype.kind in "bu" else scores)
 
 
 def pair_accuracy(runtimes: np.ndarray, scores: np.ndarray) -> float:
-    """OPA: the share of pairs with different runtimes whose scores are strictly in the same order.
+    """OPA: the share of pairs with different runtimes where the faster one has the higher score.
 
     As in the official metric a tie of scores is no right answer: it counts as wrong, not as half. NaN without pairs.
     """
-    return _count_pairs(np.asarray(runtimes), np.asarray(scores)).accuracy
+    return _count_pairs(np.asarray(runtimes), _predicted_costs(scores)).accuracy
 
 
 def kendall_tau(runtimes: np.ndarray, scores: np.ndarray) -> float:
-    """Kendall's tau-b as `scipy.stats.kendalltau`, NaN where either side is all equal; O(n log n), counts are exact."""
-    return _count_pairs(np.asarray(runtimes), np.asarray(scores)).tau
+    """Kendall's tau-b of runtimes against negated scores, as `scipy.stats.kendalltau`; O(n log n), counts are exact.
+
+    NaN where either side is all equal.
+    """
+    return _count_pairs(np.asarray(runtimes), _predicted_costs(scores)).tau
 
 
 def tau_beyond_noise(costs: np.ndarray, scores: np.ndarray, noise: float) -> float:
@@ -138,7 +147,7 @@ def tau_beyond_noise(costs: np.ndarray, scores: np.ndarray, noise: float) -> flo
     """
     order = np.argsort(costs, kind="stable")
     costs = np.asarray(costs)[order]
-    ranks = np.unique(scores, return_inverse=True)[1][order]
+    ranks = np.unique(_predicted_costs(scores), return_inverse=True)[1][order]
     # Of the costs in ascending order, those that are clearly below the j-th are the first `below[j]`.
     below = np.searchsorted(costs * (1 + noise) if noise else costs, costs, side="left")
     pairs = int(below.sum())

@@ -49,7 +49,7 @@ class Novelty:
 
 @dataclass(frozen=True)
 class ProgramRanking:
-    """The candidates [c, nc, 18] of a program, their scores [c] (lower is faster) and order (fastest first)."""
+    """The candidates [c, nc, 18] of a program, their scores [c] (higher is faster) and order (fastest first)."""
 
     module: Module
     candidates: np.ndarray
@@ -68,7 +68,7 @@ class ProgramRanking:
         spread = float(self.scores.std()) or 1.0
         lines = [f"the compiler's default is predicted at rank {self.default_rank} of {len(self.order)}"]
         for rank, candidate in enumerate(self.order[:most], start=1):
-            gain = (self.scores[0] - self.scores[candidate]) / spread
+            gain = (self.scores[candidate] - self.scores[0]) / spread
             lines.append(f"{rank}. candidate {candidate}: {gain:+.2f} standard deviations faster than the default")
             changes = describe_candidate(self.module, choices, self.candidates[candidate], reference=self.candidates[0])
             lines += [f"     {change}" for change in changes] or ["     the compiler's default"]

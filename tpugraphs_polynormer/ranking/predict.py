@@ -107,7 +107,7 @@ def group_runs(run_dirs: Sequence[Path | str]) -> dict[str, list[RunDirectory]]:
 
 
 def average_scores(scores: Sequence[np.ndarray], how: str) -> np.ndarray:
-    """Scores [c] of several models -> one [c]: the mean rank, or the mean of the standardised scores; lower is faster.
+    """Scores [c] of several models -> one [c]: the mean rank, or the mean of the standardised scores; higher is faster.
 
     The scores of a single model are left as they are.
     """

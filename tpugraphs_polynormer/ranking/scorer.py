@@ -46,7 +46,7 @@ class Scorer:
         return self._model.score(batch, encoded, training=False)
 
     def score_graph(self, split: RankingSplit, number: int, candidates: np.ndarray | None = None) -> np.ndarray:
-        """[c] float64 scores of all candidates of a graph, or of the [c] named ones; lower is faster."""
+        """[c] float64 scores of all candidates of a graph, or of the [c] named ones; higher is faster."""
         entry = split.graphs[number]
         if candidates is None:
             candidates = np.arange(entry.num_candidates)

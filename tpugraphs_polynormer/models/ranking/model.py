@@ -1,4 +1,4 @@
-"""The ranking model: a program's graph and k candidates in, one score per candidate out (lower is faster)."""
+"""The ranking model: a program's graph and k candidates in, one score per candidate out (higher is faster)."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class RankingModel(tf.keras.Model):
         return [encoder for encoder in encoders if isinstance(encoder, Polynormer) and encoder.global_layers]
 
     def call(self, graph: tfgnn.GraphTensor, training: bool | None = None) -> tf.Tensor:
-        """Scores [G, k] float32; masked candidates' scores mean nothing."""
+        """Scores [G, k] float32, higher is faster; masked candidates' scores mean nothing."""
         batch = unpack_batch(graph)
         return self.score(batch, self.encode(batch, training=training), training=training)
 
@@ -147,7 +147,7 @@ class RankingModel(tf.keras.Model):
             pooled = self._fuse(batch, encoded, config_states, training)
         if self.config.cross_candidates:
             pooled = self.candidate_attention(pooled, batch.candidate_mask)
-        return tf.cast(self.output_layer(self.hidden(pooled))[..., 0], tf.float32)
+        return -tf.cast(self.output_layer(self.hidden(pooled))[..., 0], tf.float32)  # the layer predicts a cost
 
     def _run_encoder(
         self,

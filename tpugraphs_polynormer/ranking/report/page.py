@@ -62,7 +62,7 @@ def render_page(reports: Sequence[RunReport], *, split: str, most: int, title: s
     return Template(template).substitute(
         title=escape(title),
         note=f'<p class="note">{escape(note)}</p>' if note else "",
-        subtitle=escape(f"{runs}, {num_graphs:,} {split} graphs, {limit}. Lower predicted scores mean faster."),
+        subtitle=escape(f"{runs}, {num_graphs:,} {split} graphs, {limit}. Higher scores mean predicted faster."),
         navigation="".join(f'<a href="#{key}">{escape(name)}</a>' for key, name, _ in sections),
         sections="\n".join(
             f'<section aria-labelledby="{key}"><h2 id="{key}">{escape(name)}</h2>{body}</section>'

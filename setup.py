@@ -15,9 +15,11 @@ setup(
     long_description=(ROOT / "README.md").read_text(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
-    package_data={"tpugraphs_polynormer.ranking.report": ["*.template"]},
+    # The configs are outside the package in the repository, and inside it in a wheel.
+    package_dir={"tpugraphs_polynormer.configs": "configs"},
+    package_data={"tpugraphs_polynormer.ranking.report": ["*.template"], "tpugraphs_polynormer.configs": ["**/*.yaml"]},
     python_requires=">=3.11,<3.12",
-    packages=find_packages(include=["tpugraphs_polynormer*"]),
+    packages=[*find_packages(include=["tpugraphs_polynormer*"]), "tpugraphs_polynormer.configs"],
     install_requires=[
         "tensorflow>=2.20,<2.22",
         "tf-keras>=2.20,<2.22",

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from tpugraphs_polynormer.catalog import COLLECTIONS
+from tpugraphs_polynormer.config.loader import find_config
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import write_text
 from tpugraphs_polynormer.ranking.metrics import true_costs
@@ -27,7 +28,7 @@ from tpugraphs_polynormer.ranking.submission import expected_rows, score_submiss
 from tpugraphs_polynormer.ranking.submission_rules import ExpectedRow
 from tpugraphs_polynormer.ranking.tables import format_number, format_table
 
-CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "demo"
+CONFIGS = find_config("demo/layout_xla_random").parent
 NOTE = "Simulated data: programs, candidates and runtimes come from an analytic model of a TPU, not from a machine."
 _PROGRESS_NAME = "progress.json"
 _logger = logging.getLogger(__name__)

@@ -37,7 +37,7 @@ def test_from_runs_to_a_scored_submission(trained: Trained, tmp_path: Path) -> N
     assert evaluated.returncode == 0, evaluated.stderr
     assert not re.search(r"^[IWEF]\d{4} ", evaluated.stderr, re.M)  # TensorFlow's own lines
     summary = json.loads((tmp_path / "evaluation" / "tile" / "evaluation-valid.json").read_text())
-    assert f"{summary['overall']['score']:.4f}" in evaluated.stdout
+    assert f"{summary['overall']['contest_score']:.4f}" in evaluated.stdout
     predicted = run("predict", *runs, "--datasets", trained.data, "--output", output)
     assert predicted.returncode == 0, predicted.stderr
     assert "6 graphs, 6 predicted now" in predicted.stdout
@@ -173,3 +173,27 @@ def test_submit_tells_the_datasets_folder_from_the_tree(trained: Trained, tmp_pa
 def test_predict_refuses_options_that_are_nobodys(trained: Trained, tmp_path: Path, capsys) -> None:
     places = ["--run-dir", trained.tile, "--datasets", trained.data, "--output", tmp_path]
     assert "--speed" in failure(capsys, "predict", *places, "--speed=9")
+
+
+def test_benchmarks_are_listed_and_found_by_name(tmp_path, capsys):
+    assert main(["benchmark", "--list", "--files", str(tmp_path)]) == 0
+    assert "0 of 13 benchmarks" in capsys.readouterr().out
+    told = failure(capsys, "benchmark", "--name", "minesweeper", "--files", tmp_path)
+    assert "minesweeper.npz" in told and "tpugraphs download --benchmarks minesweeper --files" in told
+    assert "--files" in failure(capsys, "experiment", "heatmaps", "--output", tmp_path)
+
+
+def test_a_shipped_config_is_found_by_name_from_any_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["config", "show", "demo/layout_xla_random"]) == 0
+    shown = capsys.readouterr().out
+    assert main(["config", "show", "configs/demo/layout_xla_random.yaml"]) == 2
+    assert "did you mean demo/layout_xla_random" in capsys.readouterr().err
+    (tmp_path / "own.yaml").write_text("data:\n  collection: tile:xla\n")
+    assert main(["config", "show", "own.yaml"]) == 0
+    assert "collection: tile:xla" in capsys.readouterr().out and "collection: layout:xla:random" in shown
+
+
+def test_downloads_need_the_folder_of_their_kind(tmp_path, capsys):
+    assert "with --archives" in failure(capsys, "download", "--collections", "tile:xla", "--files", tmp_path)
+    assert "with --files" in failure(capsys, "download", "--benchmarks", "pokec", "--archives", tmp_path)

@@ -42,23 +42,23 @@ AUTHORS = {
 }
 # What differs from: small-graph form, GAT, no norms, NLL, whole graph.
 OTHERS = {
-    "questions": {"pre_norm": True, "node_loss": "bce"},
+    "questions": {"pre_norm": True, "loss": "bce"},
     "ogbn-arxiv": {"parametrization": "large", "conv": "gcn", "post_norm": True},
     "ogbn-products": {
         "parametrization": "large",
         "pre_norm": True,
         "post_norm": True,
-        "node_batch": 100_000,
+        "nodes_per_batch": 100_000,
     },
-    "pokec": {"parametrization": "large", "conv": "gcn", "post_norm": True, "node_batch": 550_000},
+    "pokec": {"parametrization": "large", "conv": "gcn", "post_norm": True, "nodes_per_batch": 550_000},
 }
 PLAIN = {
     "parametrization": "small",
     "conv": "gat",
     "pre_norm": False,
     "post_norm": False,
-    "node_loss": "nll",
-    "node_batch": 0,
+    "loss": "nll",
+    "nodes_per_batch": 0,
 }
 
 

@@ -273,7 +273,7 @@ def test_predictions_become_a_submission(tmp_path, csv):
     rankings = read_rankings(tmp_path / "p")
     assert set(rankings) == set(scores)
     for row_id, values in scores.items():
-        np.testing.assert_array_equal(rankings[row_id], np.argsort(values, kind="stable"))
+        np.testing.assert_array_equal(rankings[row_id], np.argsort(-values, kind="stable"))
         ranking, stored = read_prediction(prediction_path(tmp_path / "p", row_id))
         np.testing.assert_array_equal(ranking, rankings[row_id])
         np.testing.assert_array_equal(stored, values.astype(np.float32))

@@ -56,6 +56,13 @@ def test_a_metrics_line_cut_short_is_left_out(tmp_path, cut):
     assert run.read_metrics() == [*RECORDS[:2], {"epoch": 9}]
 
 
+def test_a_run_of_an_older_version_says_to_train_again(tmp_path):
+    (tmp_path / "config.yaml").write_text("model:\n  trunk: polynormer\n")
+    for use in (RunDirectory.open, lambda path: RunDirectory.start(path, small_config())):
+        with pytest.raises(RunError, match=r"model\.trunk.*train again in a new run directory: tpugraphs train"):
+            use(tmp_path)
+
+
 def test_metrics_after_the_checkpoint_are_dropped(tmp_path):
     run = started(tmp_path)
     run.keep_metrics(1)

@@ -68,7 +68,7 @@ def _add_config(stages: argparse._SubParsersAction) -> None:
     config = stages.add_parser("config", help="show a config with every field's meaning")
     actions = config.add_subparsers(dest="action", required=True, metavar="ACTION")
     show = actions.add_parser("show", help="print the resolved config")
-    show.add_argument("file", nargs="?", type=Path, help="YAML file (default: the built-in defaults)")
+    show.add_argument("file", nargs="?", help="YAML file, or the name of a shipped one (default: the defaults)")
     _add_overrides(show)
     show.set_defaults(run=_run_config_show)
     docs = actions.add_parser("docs", help="print docs/config.md: every field, its default and meaning")
@@ -82,10 +82,10 @@ def _add_overrides(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_config_show(args: argparse.Namespace) -> None:
-    from tpugraphs_polynormer.config.loader import describe_config
+    from tpugraphs_polynormer.config.loader import describe_config, find_config
     from tpugraphs_polynormer.config.schema import load_config
 
-    print(describe_config(load_config(args.file, args.overrides)))
+    print(describe_config(load_config(args.file and find_config(args.file), args.overrides)))
 
 
 def _run_config_docs(args: argparse.Namespace) -> None:
@@ -220,7 +220,7 @@ def _run_featurize(args: argparse.Namespace) -> None:
 
 def _add_train(stages: argparse._SubParsersAction) -> None:
     train = stages.add_parser("train", help="train a model that ranks candidates; rerun to go on")
-    train.add_argument("--config", type=Path, help="YAML file, such as configs/demo/layout_xla_random.yaml")
+    train.add_argument("--config", help="YAML file, or the name of a shipped one, such as demo/layout_xla_random")
     train.add_argument("--datasets", type=Path, required=True, help="folder of the preprocessed datasets")
     train.add_argument("--run-dir", type=Path, required=True)
     train.add_argument("--seeds", type=_parse_numbers, metavar="0,1,2", help="one run per seed, and their spread")
@@ -242,9 +242,10 @@ def _parse_numbers(text: str) -> list[int]:
 def _run_train(args: argparse.Namespace) -> None:
     import json
 
+    from tpugraphs_polynormer.config.loader import find_config
     from tpugraphs_polynormer.config.schema import load_config
 
-    config = load_config(args.config, args.overrides)
+    config = load_config(args.config and find_config(args.config), args.overrides)
     keep_freed_memory()
     import_tensorflow()
     from tpugraphs_polynormer.ranking.train import train, train_seeds
@@ -266,17 +267,17 @@ def _add_benchmark(stages: argparse._SubParsersAction) -> None:
     which.add_argument("--list", action="store_true", help="print which data sets are present")
     benchmark.add_argument("--files", type=Path, required=True, help="folder of the downloaded files")
     benchmark.add_argument("--run-dir", type=Path, help="default: runs/<dataset>")
-    benchmark.add_argument("--config", type=Path, help="default: configs/nodes/<dataset>.yaml")
+    benchmark.add_argument("--config", help="YAML file, or the name of a shipped one (default: nodes/<name>)")
     benchmark.add_argument("--splits", type=_parse_numbers, metavar="0,1,2", help="default: all official ones")
     _add_overrides(benchmark)
     benchmark.set_defaults(run=_run_benchmark)
 
 
 def _run_benchmark(args: argparse.Namespace) -> None:
+    from tpugraphs_polynormer.config.loader import find_config
     from tpugraphs_polynormer.config.schema import load_config
 
-    config_path = args.config or Path("configs/nodes") / f"{args.filesset}.yaml"
-    config = None if args.list else load_config(config_path, args.overrides)
+    config = None if args.list else load_config(find_config(args.config or f"nodes/{args.name}"), args.overrides)
     keep_freed_memory()
     import_tensorflow()
     from tpugraphs_polynormer.nodes.benchmark import describe_present, format_results, run_benchmark
@@ -284,7 +285,7 @@ def _run_benchmark(args: argparse.Namespace) -> None:
     if config is None:
         print(describe_present(args.files))
         return
-    run_dir = args.run_dir or Path("runs") / args.filesset
+    run_dir = args.run_dir or Path("runs") / args.name
     print(format_results([run_benchmark(config, args.files, run_dir, args.splits)]))
 
 
@@ -294,7 +295,9 @@ def _add_experiment(stages: argparse._SubParsersAction) -> None:
     experiment.add_argument("--output", type=Path, required=True, help="folder for the JSON file and the picture")
     experiment.add_argument("--files", type=Path, help="heatmaps, ablation: folder of the benchmarks' files")
     experiment.add_argument("--benchmark", choices=BENCHMARKS, metavar="NAME", default="minesweeper")
-    experiment.add_argument("--config", type=Path, help="default: configs/nodes/small/<dataset>.yaml")
+    experiment.add_argument(
+        "--config", help="YAML file, or the name of a shipped one (default: nodes/small/<benchmark>)"
+    )
     _add_overrides(experiment)
     experiment.set_defaults(run=_run_experiment)
 
@@ -303,20 +306,22 @@ def _run_experiment(args: argparse.Namespace) -> None:
     import importlib
     import json
 
+    from tpugraphs_polynormer.config.loader import find_config
     from tpugraphs_polynormer.config.schema import load_config
 
     needs_data = args.name in ("heatmaps", "ablation")
     if needs_data and not args.files:
         raise UserError(f"{args.name} trains on a benchmark: name the folder of its files with --files")
-    config_path = args.config or Path("configs/nodes/small") / f"{args.filesset}.yaml"
-    config = load_config(config_path, args.overrides) if needs_data else None
+    config = None
+    if needs_data:
+        config = load_config(find_config(args.config or f"nodes/small/{args.benchmark}"), args.overrides)
     keep_freed_memory()
     import_tensorflow()
     run = getattr(importlib.import_module(f"tpugraphs_polynormer.nodes.experiments.{args.name}"), f"run_{args.name}")
     if needs_data:
         from tpugraphs_polynormer.nodes.datasets import read_benchmark
 
-        result = run(args.output, read_benchmark(args.filesset, args.files), config)
+        result = run(args.output, read_benchmark(args.benchmark, args.files), config)
     else:
         result = run(args.output)
     print(json.dumps(result, indent=1))

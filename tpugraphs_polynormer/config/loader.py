@@ -15,6 +15,8 @@ import yaml
 from tpugraphs_polynormer.errors import UserError
 
 T = TypeVar("T")
+# Where the shipped configs are: inside an installed package, or beside it in a clone.
+_CONFIG_FOLDERS = (Path(__file__).parents[1] / "configs", Path(__file__).parents[2] / "configs")
 
 
 class ConfigError(UserError):
@@ -41,6 +43,22 @@ def read_config(cls: type[T], path: Path | str | None, overrides: Sequence[str] 
     for override in overrides:
         changes.update(_parse_override(cls, override))
     return _build(cls, changes, "")
+
+
+def find_config(name: Path | str) -> Path:
+    """The YAML file at a path, or the shipped config of that name below configs/, with or without ".yaml"."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    for folder in _CONFIG_FOLDERS:
+        for candidate in (folder / path, folder / f"{path}.yaml"):
+            if candidate.is_file():
+                return candidate
+    files = [(folder, file) for folder in _CONFIG_FOLDERS for file in folder.rglob("*.yaml")]
+    shipped = [file.relative_to(folder).with_suffix("").as_posix() for folder, file in files]
+    close = difflib.get_close_matches(str(path).removeprefix("configs/").removesuffix(".yaml"), shipped, n=3)
+    advice = f"did you mean {' or '.join(close)}?" if close else "give a path, or a name such as demo/layout_xla_random"
+    raise ConfigError(f"{name}: found no such file and no shipped config of that name; {advice}")
 
 
 def dump_config(config: Any) -> str:

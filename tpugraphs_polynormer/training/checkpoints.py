@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpugraphs_polynormer.config.loader import config_differences, dump_config
+from tpugraphs_polynormer.config.loader import ConfigError, config_differences, dump_config
 from tpugraphs_polynormer.config.schema import Config, load_config
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import write_text
@@ -26,6 +26,17 @@ METRICS_NAME = "metrics.jsonl"
 
 class RunError(UserError):
     """A run directory that cannot be used as asked: names it, what was found and what to do."""
+
+
+def _load_own_config(path: Path) -> Config:
+    """The config in a run directory; the error for one that this version cannot read says what to do."""
+    try:
+        return load_config(path / CONFIG_NAME)
+    except ConfigError as fault:
+        raise RunError(
+            f"{path}: this version cannot read its {CONFIG_NAME} ({fault}); train again in a new run "
+            "directory: tpugraphs train"
+        ) from None
 
 
 class RunDirectory:
@@ -42,7 +53,7 @@ class RunDirectory:
         path.mkdir(parents=True, exist_ok=True)
         target = path / CONFIG_NAME
         if target.exists():
-            differences = config_differences(load_config(target), config)
+            differences = config_differences(_load_own_config(path), config)
             if differences:
                 raise RunError(
                     f"{path}: this run was started with another config: {'; '.join(differences)} "
@@ -58,7 +69,7 @@ class RunDirectory:
         path = Path(path)
         if not (path / CONFIG_NAME).is_file():
             raise RunError(f"{path}: no {CONFIG_NAME} in it, expected a run directory; run `tpugraphs train` first")
-        return RunDirectory(path, load_config(path / CONFIG_NAME))
+        return RunDirectory(path, _load_own_config(path))
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The records logged so far; a last line cut short by a kill is left out."""

@@ -78,22 +78,22 @@ def test_near_nodes_are_those_within_the_hops() -> None:
         np.testing.assert_array_equal(heatmaps.find_near(dataset, nodes, hops), expected)
 
 
-def test_heatmaps_scores_are_a_distribution(tmp_path: Path) -> None:
+def test_heatmaps_weights_are_a_distribution(tmp_path: Path) -> None:
     config = make_config("training.epochs=1", "model.num_global_layers=2")
     dataset = make_dataset()
     result = heatmaps.run_heatmaps(tmp_path, dataset, config, num_nodes=15, layer=1)
     check_files(tmp_path, "heatmaps", result)
     assert result["labels"] == sorted(result["labels"])
     assert set(result["nodes"]) <= set(dataset.splits[0].test.tolist())
-    scores = np.array(result["scores"])
+    weights = np.array(result["weights"])
     same = np.equal.outer(result["labels"], result["labels"])
-    assert scores[same].mean() == pytest.approx(result["mean_score_same_label"])
+    assert weights[same].mean() == pytest.approx(result["mean_score_same_label"])
     run = RunDirectory.start(tmp_path / "run", config)
     trainer = NodeTrainer(config, NodeInputs.make(dataset, config), 0, run)
     trainer.train()  # finished: restores the last weights, which after one epoch are also the best
     everything = heatmaps.attention_weights(trainer, np.arange(60), 1)
     np.testing.assert_allclose(everything.mean(1), 1, rtol=1e-5)
-    np.testing.assert_allclose(everything[np.ix_(result["nodes"], result["nodes"])], scores, rtol=1e-5)
+    np.testing.assert_allclose(everything[np.ix_(result["nodes"], result["nodes"])], weights, rtol=1e-5)
 
 
 def test_ablation_trains_every_scheme(tmp_path: Path) -> None:

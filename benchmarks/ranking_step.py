@@ -69,8 +69,8 @@ TILE = {
 
 def write_layout_data(path: Path, seed: int, num_configurable: int) -> None:
     """A simulated transformer with random choices for some of its config nodes."""
-    from tpugraphs_polynormer.archives.featurize import featurize_module
     from tpugraphs_polynormer.hlo.choices import enumerate_choices
+    from tpugraphs_polynormer.hlo.features import featurize_module
     from tpugraphs_polynormer.simulator.programs import draw_program
     from tpugraphs_polynormer.simulator.scales import SCALES
 
@@ -86,8 +86,8 @@ def write_layout_data(path: Path, seed: int, num_configurable: int) -> None:
 
 def write_tile_data(path: Path, num_candidates: int) -> None:
     """A simulated kernel of 35 to 45 nodes with random tile bounds."""
-    from tpugraphs_polynormer.archives.featurize import featurize_module
     from tpugraphs_polynormer.datasets.encoding import encode_tiles
+    from tpugraphs_polynormer.hlo.features import featurize_module
     from tpugraphs_polynormer.simulator.programs import draw_program
     from tpugraphs_polynormer.simulator.scales import SCALES
     from tpugraphs_polynormer.simulator.tiles import cut_kernel

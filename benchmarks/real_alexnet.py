@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from tpugraphs_polynormer.archives.noise import group_equal, pair_repeats
-from tpugraphs_polynormer.archives.npz import LayoutArchive, read_archive, write_archive
+from tpugraphs_polynormer.archives.npz import LayoutArchive, read_archive
+from tpugraphs_polynormer.archives.writer import write_archive
 from tpugraphs_polynormer.cli.main import main as run_command
 from tpugraphs_polynormer.process import import_tensorflow, keep_freed_memory
 from tpugraphs_polynormer.ranking.metrics import kendall_tau, rank_candidates, slowdown

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tpugraphs_polynormer.archives.npz import order_members, write_archive
+from tpugraphs_polynormer.archives.writer import order_members, write_archive
 
 
 def layout_arrays(num_nodes: int = 12, num_config: int = 3, num_candidates: int = 7, seed: int = 0) -> dict:

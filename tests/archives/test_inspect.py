@@ -5,7 +5,7 @@ import pytest
 
 from tests.small_archives import layout_arrays, tile_arrays
 from tpugraphs_polynormer.archives.inspect import inspect_archive, plot_inspection
-from tpugraphs_polynormer.archives.npz import write_archive
+from tpugraphs_polynormer.archives.writer import write_archive
 from tpugraphs_polynormer.cli.main import main
 
 

@@ -14,15 +14,13 @@ from hypothesis import strategies as st
 from tests.small_archives import layout_arrays, tile_arrays
 from tpugraphs_polynormer.archives.npz import (
     ArchiveError,
-    Blocks,
     LayoutArchive,
     TileArchive,
     iterate_layouts,
     read_archive,
     read_shapes,
-    write_archive,
-    write_npz,
 )
+from tpugraphs_polynormer.archives.writer import Blocks, write_archive, write_npz
 
 
 def save(path, arrays, compressed=True):

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from tpugraphs_polynormer.archives.npz import TileArchive, order_members, read_archive, write_archive
+from tpugraphs_polynormer.archives.npz import TileArchive, read_archive
 from tpugraphs_polynormer.archives.tuning import layout_archive, layout_tuning_arrays, tile_tuning_arrays
+from tpugraphs_polynormer.archives.writer import order_members, write_archive
 from tpugraphs_polynormer.hlo.errors import HloError
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.module import Module

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tpugraphs_polynormer.archives.npz import order_members
+from tpugraphs_polynormer.archives.writer import order_members
 from tpugraphs_polynormer.hlo.errors import HloError
 from tpugraphs_polynormer.hlo.features import ModuleArrays, featurize_module, pad_sum_product
 from tpugraphs_polynormer.hlo.protobuf import (

@@ -17,14 +17,8 @@ import numpy as np
 
 from tpugraphs_polynormer.archives.featurize import featurize_file
 from tpugraphs_polynormer.archives.noise import group_equal, measure_noise
-from tpugraphs_polynormer.archives.npz import (
-    ArchiveError,
-    LayoutArchive,
-    TileArchive,
-    iterate_layouts,
-    read_archive,
-    write_archive,
-)
+from tpugraphs_polynormer.archives.npz import ArchiveError, LayoutArchive, TileArchive, iterate_layouts, read_archive
+from tpugraphs_polynormer.archives.writer import write_archive
 from tpugraphs_polynormer.datasets.encoding import Candidates, collapse_duplicates, encode_layouts, encode_tiles
 from tpugraphs_polynormer.datasets.manifest import (
     FORMAT_VERSION,

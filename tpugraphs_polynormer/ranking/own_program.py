@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tpugraphs_polynormer.archives.npz import write_archive
 from tpugraphs_polynormer.archives.tuning import layout_archive
+from tpugraphs_polynormer.archives.writer import write_archive
 from tpugraphs_polynormer.datasets.manifest import (
     FORMAT_VERSION,
     MANIFEST_NAME,

@@ -20,7 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tpugraphs_polynormer.archives.npz import read_shapes, write_npz
+from tpugraphs_polynormer.archives.npz import read_shapes
+from tpugraphs_polynormer.archives.writer import write_npz
 from tpugraphs_polynormer.catalog import COLLECTIONS
 from tpugraphs_polynormer.files import write_text
 from tpugraphs_polynormer.ranking.metrics import layout_contest_score, rank_candidates, tile_contest_score, true_costs

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from tpugraphs_polynormer.archives.npz import Blocks, write_archive, write_npz
+from tpugraphs_polynormer.archives.writer import Blocks, write_archive, write_npz
 from tpugraphs_polynormer.catalog import COLLECTIONS, NUM_LAYOUT_FEATURES, SPLITS
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import write_text

@@ -1,0 +1,84 @@
+"""Node classification: the stages benchmark and experiment."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tpugraphs_polynormer.catalog import BENCHMARKS
+from tpugraphs_polynormer.cli.options import add_overrides, parse_numbers
+from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.process import import_tensorflow, keep_freed_memory
+
+
+def add_stages(stages: argparse._SubParsersAction) -> None:
+    """Adds the parsers of these stages."""
+    _add_benchmark(stages)
+    _add_experiment(stages)
+
+
+def _add_benchmark(stages: argparse._SubParsersAction) -> None:
+    benchmark = stages.add_parser("benchmark", help="node classification on the Polynormer paper's data sets")
+    which = benchmark.add_mutually_exclusive_group(required=True)
+    which.add_argument("--name", choices=BENCHMARKS, metavar="NAME")
+    which.add_argument("--list", action="store_true", help="print which data sets are present")
+    benchmark.add_argument("--files", type=Path, required=True, help="folder of the downloaded files")
+    benchmark.add_argument("--run-dir", type=Path, help="default: runs/<dataset>")
+    benchmark.add_argument("--config", help="YAML file, or the name of a shipped one (default: nodes/<name>)")
+    benchmark.add_argument("--splits", type=parse_numbers, metavar="0,1,2", help="default: all official ones")
+    add_overrides(benchmark)
+    benchmark.set_defaults(run=_run_benchmark)
+
+
+def _run_benchmark(args: argparse.Namespace) -> None:
+    from tpugraphs_polynormer.config.loader import find_config
+    from tpugraphs_polynormer.config.schema import load_config
+
+    config = None if args.list else load_config(find_config(args.config or f"nodes/{args.name}"), args.overrides)
+    keep_freed_memory()
+    import_tensorflow()
+    from tpugraphs_polynormer.nodes.benchmark import describe_present, format_results, run_benchmark
+
+    if config is None:
+        print(describe_present(args.files))
+        return
+    run_dir = args.run_dir or Path("runs") / args.name
+    print(format_results([run_benchmark(config, args.files, run_dir, args.splits)]))
+
+
+def _add_experiment(stages: argparse._SubParsersAction) -> None:
+    experiment = stages.add_parser("experiment", help="the Polynormer paper's other experiments, each with a picture")
+    experiment.add_argument("name", choices=("scaling", "heatmaps", "ablation", "circular_skip_links", "monomials"))
+    experiment.add_argument("--output", type=Path, required=True, help="folder for the JSON file and the picture")
+    experiment.add_argument("--files", type=Path, help="heatmaps, ablation: folder of the benchmarks' files")
+    experiment.add_argument("--benchmark", choices=BENCHMARKS, metavar="NAME", default="minesweeper")
+    experiment.add_argument(
+        "--config", help="YAML file, or the name of a shipped one (default: nodes/small/<benchmark>)"
+    )
+    add_overrides(experiment)
+    experiment.set_defaults(run=_run_experiment)
+
+
+def _run_experiment(args: argparse.Namespace) -> None:
+    import importlib
+    import json
+
+    from tpugraphs_polynormer.config.loader import find_config
+    from tpugraphs_polynormer.config.schema import load_config
+
+    needs_data = args.name in ("heatmaps", "ablation")
+    if needs_data and not args.files:
+        raise UserError(f"{args.name} trains on a benchmark: name the folder of its files with --files")
+    config = None
+    if needs_data:
+        config = load_config(find_config(args.config or f"nodes/small/{args.benchmark}"), args.overrides)
+    keep_freed_memory()
+    import_tensorflow()
+    run = getattr(importlib.import_module(f"tpugraphs_polynormer.nodes.experiments.{args.name}"), f"run_{args.name}")
+    if needs_data:
+        from tpugraphs_polynormer.nodes.datasets import read_benchmark
+
+        result = run(args.output, read_benchmark(args.benchmark, args.files), config)
+    else:
+        result = run(args.output)
+    print(json.dumps(result, indent=1))

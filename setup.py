@@ -1,4 +1,4 @@
-"""Packaging of tpugraphs-polynormer; each range was tried at its installed versions (docs/platforms.md)."""
+"""Packaging of tpugraphs-polynormer; each range was tried at its installed versions."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Statistics of the train split that features are scaled by: exact to merge, in any order, to the same bytes."""
+"""Statistics of the train split that features are scaled by, merged in the order of shard names."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def build_ours(options: argparse.Namespace, phase: str) -> Callable[[], float]:
     """One epoch of our trainer, without its evaluation."""
     from tpugraphs_polynormer.nodes.datasets import read_benchmark
     from tpugraphs_polynormer.nodes.task import NodeInputs, NodeTrainer
-    from tpugraphs_polynormer.training.checkpoints import RunDirectory
+    from tpugraphs_polynormer.training.run_directory import RunDirectory
 
     keep_freed_memory()
     config = load_settings(options)

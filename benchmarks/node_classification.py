@@ -23,7 +23,7 @@ from tpugraphs_polynormer.nodes.benchmark import format_results, run_benchmark
 from tpugraphs_polynormer.nodes.datasets import read_benchmark
 from tpugraphs_polynormer.nodes.task import NodeInputs, NodeTrainer
 from tpugraphs_polynormer.process import keep_freed_memory
-from tpugraphs_polynormer.training.checkpoints import RunDirectory
+from tpugraphs_polynormer.training.run_directory import RunDirectory
 
 PROJECT = Path(__file__).resolve().parents[1]
 CONFIGS = PROJECT / "configs" / "nodes"

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tests.node_data import make_config, make_dataset
 from tpugraphs_polynormer.config.schema import Config
 from tpugraphs_polynormer.nodes.task import NodeInputs, NodeTrainer, NodeTrainingError, node_loss
-from tpugraphs_polynormer.training.checkpoints import RunDirectory
+from tpugraphs_polynormer.training.run_directory import RunDirectory
 
 PROJECT = Path(__file__).resolve().parents[2]
 

@@ -19,7 +19,7 @@ from tpugraphs_polynormer.hlo.writer import serialize_module
 from tpugraphs_polynormer.ranking.own_program import measure_novelty, rank_program
 from tpugraphs_polynormer.ranking.train import train
 from tpugraphs_polynormer.simulator.write import simulate
-from tpugraphs_polynormer.training.checkpoints import RunError
+from tpugraphs_polynormer.training.run_directory import RunError
 
 
 def matrix_product() -> Module:

@@ -22,7 +22,7 @@ from tpugraphs_polynormer.ranking.predict import (
     predict,
 )
 from tpugraphs_polynormer.ranking.submission import expected_rows, prediction_path, read_prediction, read_rankings
-from tpugraphs_polynormer.training.checkpoints import RunDirectory, RunError
+from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
 
 
 @pytest.fixture(scope="module")

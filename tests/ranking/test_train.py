@@ -22,7 +22,8 @@ from tpugraphs_polynormer.datasets.input_pipeline import CandidateSampler
 from tpugraphs_polynormer.datasets.manifest import DatasetError
 from tpugraphs_polynormer.ranking import train as training
 from tpugraphs_polynormer.ranking.train import train, train_seeds
-from tpugraphs_polynormer.training.checkpoints import Checkpoints, RunDirectory, RunError
+from tpugraphs_polynormer.training.checkpoints import Checkpoints
+from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
 
 ROOT = Path(__file__).resolve().parents[2]
 # The cheapest model to trace: these tests are about the loop.

@@ -7,14 +7,9 @@ import pytest
 import tensorflow as tf
 
 from tests.ranking_data import small_config
-from tpugraphs_polynormer.training.checkpoints import (
-    CONFIG_NAME,
-    METRICS_NAME,
-    Checkpoints,
-    EventLog,
-    RunDirectory,
-    RunError,
-)
+from tpugraphs_polynormer.training.checkpoints import Checkpoints
+from tpugraphs_polynormer.training.event_log import EventLog
+from tpugraphs_polynormer.training.run_directory import CONFIG_NAME, METRICS_NAME, RunDirectory, RunError
 
 RECORDS = [{"epoch": epoch, "loss": 1.0 / (epoch + 1)} for epoch in range(3)]
 

@@ -17,7 +17,7 @@ from tpugraphs_polynormer.files import write_text
 from tpugraphs_polynormer.nodes.datasets import NodeDataset, find_benchmarks, read_benchmark
 from tpugraphs_polynormer.nodes.models import check_node_config
 from tpugraphs_polynormer.nodes.task import NodeInputs, NodeTrainer, best_record
-from tpugraphs_polynormer.training.checkpoints import RunDirectory
+from tpugraphs_polynormer.training.run_directory import RunDirectory
 
 RESULTS_NAME = "results.json"
 TABLE_NAME = "results.md"

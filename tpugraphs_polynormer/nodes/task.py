@@ -22,8 +22,9 @@ from tpugraphs_polynormer.nodes.fiedler import compute_fiedler
 from tpugraphs_polynormer.nodes.metrics import evaluate_nodes
 from tpugraphs_polynormer.nodes.models import build_classifier
 from tpugraphs_polynormer.nodes.partitions import iterate_subgraphs, partition_nodes
-from tpugraphs_polynormer.training.checkpoints import Checkpoints, RunDirectory
+from tpugraphs_polynormer.training.checkpoints import Checkpoints
 from tpugraphs_polynormer.training.optimizers import Adam
+from tpugraphs_polynormer.training.run_directory import RunDirectory
 
 _logger = logging.getLogger(__name__)
 

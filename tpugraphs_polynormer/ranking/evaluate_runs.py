@@ -14,7 +14,7 @@ from tpugraphs_polynormer.ranking.evaluate import choose_candidates, evaluate_sp
 from tpugraphs_polynormer.ranking.metrics import GraphMetrics, summarize
 from tpugraphs_polynormer.ranking.predict import expand_runs, load_ranker, open_ranking_run
 from tpugraphs_polynormer.ranking.tables import format_number, format_table
-from tpugraphs_polynormer.training.checkpoints import RunError
+from tpugraphs_polynormer.training.run_directory import RunError
 
 _SHOWN = ("opa", "tau", "tau_beyond_noise", "slowdown_1", "slowdown_5", "contest_score")
 

@@ -27,7 +27,7 @@ from tpugraphs_polynormer.datasets.input_pipeline import graph_spec
 from tpugraphs_polynormer.datasets.reader import RankingDataset
 from tpugraphs_polynormer.ranking.predict import load_ranker
 from tpugraphs_polynormer.ranking.task import RankingTask
-from tpugraphs_polynormer.training.checkpoints import CONFIG_NAME, RunError
+from tpugraphs_polynormer.training.run_directory import CONFIG_NAME, RunError
 
 _SIZE, _CODES = "candidates.#size", "candidates.codes"
 _FILL = np.finfo(np.float32).min  # below every real score, and JSON can hold it

@@ -28,7 +28,7 @@ from tpugraphs_polynormer.hlo.opcodes import OPCODE_NAMES
 from tpugraphs_polynormer.hlo.sampling import draw_candidates
 from tpugraphs_polynormer.ranking.metrics import rank_candidates
 from tpugraphs_polynormer.ranking.predict import open_ranking_run, read_facts, restore_task
-from tpugraphs_polynormer.training.checkpoints import RunError
+from tpugraphs_polynormer.training.run_directory import RunError
 
 
 @dataclass(frozen=True)

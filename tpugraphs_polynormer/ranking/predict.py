@@ -28,7 +28,8 @@ from tpugraphs_polynormer.ranking.task import (
     open_collection,
 )
 from tpugraphs_polynormer.ranking.train import FACTS_NAME
-from tpugraphs_polynormer.training.checkpoints import CONFIG_NAME, Checkpoints, RunDirectory, RunError
+from tpugraphs_polynormer.training.checkpoints import Checkpoints
+from tpugraphs_polynormer.training.run_directory import CONFIG_NAME, RunDirectory, RunError
 
 RECIPE_NAME = "recipe.json"
 AVERAGES = ("rank", "score")

@@ -29,8 +29,10 @@ from tpugraphs_polynormer.ranking.task import (
     build_ranking_task,
     open_collection,
 )
-from tpugraphs_polynormer.training.checkpoints import Checkpoints, EventLog, RunDirectory, RunError
+from tpugraphs_polynormer.training.checkpoints import Checkpoints
 from tpugraphs_polynormer.training.distribution import is_chief, wait_for_workers
+from tpugraphs_polynormer.training.event_log import EventLog
+from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
 
 RESULT_NAME = "result.json"
 FACTS_NAME = "dataset.json"

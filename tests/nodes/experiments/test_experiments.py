@@ -13,7 +13,7 @@ from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.nodes.experiments import circular_skip_links, heatmaps, monomials, scaling
 from tpugraphs_polynormer.nodes.experiments.ablation import run_ablation, without_edges
 from tpugraphs_polynormer.nodes.task import NodeInputs, NodeTrainer
-from tpugraphs_polynormer.training.checkpoints import RunDirectory
+from tpugraphs_polynormer.training.run_directory import RunDirectory
 
 
 def check_files(out: Path, name: str, result: dict) -> None:

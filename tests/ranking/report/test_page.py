@@ -19,7 +19,7 @@ from tpugraphs_polynormer.ranking.predict import load_ranker
 from tpugraphs_polynormer.ranking.report.data import _average_down, attention_weights, gather_run
 from tpugraphs_polynormer.ranking.report.figures import Axis, Series, draw_bars, draw_chart
 from tpugraphs_polynormer.ranking.report.page import write_report
-from tpugraphs_polynormer.training.checkpoints import RunError
+from tpugraphs_polynormer.training.run_directory import RunError
 
 
 @pytest.fixture(scope="module")

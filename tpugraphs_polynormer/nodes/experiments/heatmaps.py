@@ -16,7 +16,7 @@ from tpugraphs_polynormer.nodes.datasets import NodeDataset
 from tpugraphs_polynormer.nodes.experiments.output import make_figure, write_experiment
 from tpugraphs_polynormer.nodes.models import check_node_config
 from tpugraphs_polynormer.nodes.task import NodeInputs, NodeTrainer, best_record
-from tpugraphs_polynormer.training.checkpoints import RunDirectory
+from tpugraphs_polynormer.training.run_directory import RunDirectory
 
 
 def run_heatmaps(

@@ -24,7 +24,7 @@ from tpugraphs_polynormer.ranking.predict import checkpoint_path, load_ranker, o
 from tpugraphs_polynormer.ranking.random_baseline import expected_contest_score, expected_slowdown
 from tpugraphs_polynormer.ranking.scorer import Scorer
 from tpugraphs_polynormer.ranking.task import RankingTask, open_collection
-from tpugraphs_polynormer.training.checkpoints import RunDirectory, RunError
+from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
 
 REGRET_KS = (1, 2, 5, 10, 20, 50, 100)
 _MAX_POINTS = 250  # drawn per graph

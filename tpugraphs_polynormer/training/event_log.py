@@ -1,0 +1,29 @@
+"""Metrics of a run for TensorBoard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tpugraphs_polynormer.training.run_directory import RunDirectory
+
+
+class EventLog:
+    """TensorBoard's view of a run, `<run>/tensorboard`: the loss and the validation metrics of each epoch."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._writer = tf.summary.create_file_writer(str(run.path / "tensorboard"))
+        # What tf.summary.scalar writes; that function itself needs TensorBoard installed.
+        self._metadata = tf.compat.v1.SummaryMetadata(data_class=1)
+        self._metadata.plugin_data.plugin_name = "scalars"
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Writes the numbers of one record of metrics.jsonl."""
+        metrics = record["valid"]["overall"].items()
+        values = {"loss": record["loss"]} | {f"valid/{name}": value for name, value in metrics if value is not None}
+        with self._writer.as_default(step=record["epoch"]):
+            for name, value in values.items():
+                tf.summary.write(name, tf.constant(value, tf.float32), metadata=self._metadata)
+        self._writer.flush()

@@ -1,0 +1,102 @@
+"""Run directories: a config, its metrics and its checkpoints, which belong together.
+
+Everything is written so that the same command continues after kill -9 at any moment: JSON files are renamed into place,
+metrics are appended line by line, and a checkpoint counts only once TensorFlow has renamed its index. What was logged
+after the last checkpoint is dropped on resume, because it will be computed again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tpugraphs_polynormer.config.loader import ConfigError, config_differences, dump_config
+from tpugraphs_polynormer.config.schema import Config, load_config
+from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.files import write_text
+
+CONFIG_NAME = "config.yaml"
+METRICS_NAME = "metrics.jsonl"
+
+
+class RunError(UserError):
+    """A run directory that cannot be used as asked: names it, what was found and what to do."""
+
+
+def _load_own_config(path: Path) -> Config:
+    """The config in a run directory; the error for one that this version cannot read says what to do."""
+    try:
+        return load_config(path / CONFIG_NAME)
+    except ConfigError as fault:
+        raise RunError(
+            f"{path}: this version cannot read its {CONFIG_NAME} ({fault}); train again in a new run "
+            "directory: tpugraphs train"
+        ) from None
+
+
+class RunDirectory:
+    """One training run on disk."""
+
+    def __init__(self, path: Path | str, config: Config) -> None:
+        self.path = Path(path)
+        self.config = config
+
+    @staticmethod
+    def start(path: Path | str, config: Config) -> RunDirectory:
+        """Opens a new or an unfinished run; refuses one of a different config, naming the fields that differ."""
+        path = Path(path)
+        path.mkdir(parents=True, exist_ok=True)
+        target = path / CONFIG_NAME
+        if target.exists():
+            differences = config_differences(_load_own_config(path), config)
+            if differences:
+                raise RunError(
+                    f"{path}: this run was started with another config: {'; '.join(differences)} "
+                    "(there != here); use the same settings, or another run directory"
+                )
+        else:
+            write_text(target, dump_config(config))
+        return RunDirectory(path, config)
+
+    @staticmethod
+    def open(path: Path | str) -> RunDirectory:
+        """Opens an existing run with the config it holds."""
+        path = Path(path)
+        if not (path / CONFIG_NAME).is_file():
+            raise RunError(f"{path}: no {CONFIG_NAME} in it, expected a run directory; run `tpugraphs train` first")
+        return RunDirectory(path, _load_own_config(path))
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """The records logged so far; a last line cut short by a kill is left out."""
+        path = self.path / METRICS_NAME
+        lines = path.read_text().splitlines() if path.exists() else []
+        records = []
+        for line in lines:
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                break
+        return records
+
+    def append_metrics(self, record: Mapping[str, Any]) -> None:
+        """Logs one record."""
+        with (self.path / METRICS_NAME).open("a") as stream:
+            stream.write(json.dumps(record) + "\n")
+
+    def keep_metrics(self, num_records: int) -> None:
+        """Drops all but the first records: those that the restored checkpoint has seen."""
+        kept = self.read_metrics()[:num_records]
+        write_text(self.path / METRICS_NAME, "".join(json.dumps(record) + "\n" for record in kept))
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Writes a JSON file of the run."""
+        write_text(self.path / name, json.dumps(value, indent=1) + "\n")
+
+    def read_json(self, name: str) -> Any:
+        """Reads a JSON file of the run."""
+        path = self.path / name
+        if not path.is_file():
+            raise RunError(f"{path}: not found; let the stage that writes it finish")
+        return json.loads(path.read_text())

@@ -20,7 +20,7 @@ NOISE_QUANTILE = 0.95
 _BLOCK_BYTES = 4 << 20  # of candidates hashed or compared at once
 _NUM_BINS = 200  # of differences, in the estimate of the perfect model's tau
 _NUM_STEPS = 500  # of expectation maximisation; 2,000 change the tau of the real archives by at most 0.005
-_NUM_DIFFERENCES = 400  # quantiles that stand for the distribution of repeats
+_NUM_DIFFERENCES = 400  # quantiles that represent the distribution of repeats
 
 
 @dataclass(frozen=True)

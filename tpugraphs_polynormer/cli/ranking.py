@@ -46,7 +46,7 @@ def _run_evaluate(args: argparse.Namespace) -> None:
 def _add_predict(stages: argparse._SubParsersAction) -> None:
     predict = stages.add_parser(
         "predict",
-        help="rank the candidates of every test graph; rerun to go on",
+        help="rank the candidates of every test graph; a rerun continues",
         epilog="All other options are Beam's, such as --runner, and imply --beam.",
         allow_abbrev=False,
     )

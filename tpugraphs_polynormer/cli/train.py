@@ -40,7 +40,7 @@ def _run_config_docs(args: argparse.Namespace) -> None:
 
 
 def _add_train(stages: argparse._SubParsersAction) -> None:
-    train = stages.add_parser("train", help="train a model that ranks candidates; rerun to go on")
+    train = stages.add_parser("train", help="train a model that ranks candidates; a rerun continues")
     train.add_argument("--config", help="YAML file, or the name of a shipped one, such as demo/layout_xla_random")
     train.add_argument("--datasets", type=Path, required=True, help="folder of the preprocessed datasets")
     train.add_argument("--run-dir", type=Path, required=True)

@@ -33,7 +33,7 @@ class Candidates:
     runtimes: np.ndarray  # [c] int64
     normalizers: np.ndarray  # [c] int64, all 1 for layouts
     rows: np.ndarray  # [c] int32, the candidate's (first) row in the source archive
-    counts: np.ndarray  # [c] int32, how many rows of the archive it stands for
+    counts: np.ndarray  # [c] int32, how many rows of the archive it represents
 
 
 def encode_layouts(blocks: Iterable[np.ndarray], num_config_nodes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -27,7 +27,7 @@ class DatasetError(UserError):
 
 @dataclass(frozen=True)
 class GraphEntry:
-    """Where one graph lies in its shard: offsets in bytes; what stands at `codes_offset` is told in reader.py."""
+    """Where one graph is in its shard: offsets in bytes; reader.py says what begins at `codes_offset`."""
 
     name: str
     source_sha256: str

@@ -136,7 +136,7 @@ class Reach(NamedTuple):
 
     edges: EdgeIndex  # without masked ones
     order: tf.Tensor  # [num_nodes], which node comes where
-    position: tf.Tensor  # [num_nodes], where each node stands in the order
+    position: tf.Tensor  # [num_nodes], the index of each node in the order
     sizes: tuple[tf.Tensor, ...]  # nodes within 0, 1, ..., num_hops hops
     graphs: tf.Tensor  # [num_nodes] int32
     node_mask: tf.Tensor  # [num_nodes] bool

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+from process_tree import run_measured
 
 _COLLECTION, _FOLDER = "layout:nlp:random", "layout/nlp/random"
 _GRAPHS_PER_BATCH, _NUM_DRAWN, _NUM_DRAWS = 4, 64, 50
@@ -41,29 +41,11 @@ def list_archives(root: Path) -> list[Path]:
     return sorted((root / "npz" / _FOLDER / "train").glob("*.npz"))
 
 
-def run_measured(arguments: list[str]) -> dict[str, float]:
+def run_step(command: list[str], log: Path) -> dict[str, float]:
     """Runs a command: its seconds, its tree's peak memory, and the JSON it printed last, if any."""
-    start = time.perf_counter()
-    with tempfile.TemporaryFile("w+") as log:
-        process = psutil.Popen(arguments, stdout=subprocess.PIPE, stderr=log, text=True)
-        peak = 0
-        while process.poll() is None:
-            peak = max(peak, sum(map(_resident, [process, *process.children(recursive=True)])))
-            time.sleep(0.02)
-        seconds = time.perf_counter() - start
-        log.seek(0)
-        if process.returncode:
-            raise SystemExit(f"{' '.join(arguments)}: exit code {process.returncode}\n{log.read()}")
-    last = process.stdout.read().strip().splitlines()[-1:]
-    printed = json.loads(last[0]) if last and last[0].startswith("{") else {}
-    return {"seconds": seconds, "peak": float(peak)} | printed
-
-
-def _resident(process: psutil.Process) -> int:
-    try:
-        return process.memory_info().rss
-    except psutil.NoSuchProcess:
-        return 0
+    used = run_measured(command, log)
+    printed = [line for line in log.read_text().splitlines() if line.startswith("{")]
+    return {"seconds": used.wall_seconds, "peak": float(used.peak_bytes)} | (json.loads(printed[-1]) if printed else {})
 
 
 def prepare_obviously(tree: Path, cache: Path) -> None:
@@ -152,16 +134,17 @@ def _median_seconds(work: Callable[[], None]) -> float:
 def measure_both(tree: Path, scratch: Path, repeats: int) -> dict[str, list[dict[str, dict[str, float]]]]:
     """{way: one {"prepare", "feed"} per repeat}, the two ways by turns."""
     script = [sys.executable, str(Path(__file__).resolve()), "--input", str(tree)]
+    log = scratch / "log.txt"
     found: dict[str, list] = {"ours": [], "obvious": []}
     for repeat in range(repeats):
         ours, cache = scratch / f"ours{repeat}", scratch / f"cache{repeat}.npz"
         command = [sys.executable, "-m", "tpugraphs_polynormer.cli.main", "preprocess", "--archives", str(tree)]
-        prepared = run_measured([*command, "--datasets", str(ours), "--collections", _COLLECTION])
+        prepared = run_step([*command, "--datasets", str(ours), "--collections", _COLLECTION], log)
         size = sum(path.stat().st_size for path in (ours / _FOLDER).glob("*.candidates"))
-        fed = run_measured([*script, "--way", "feed-ours", "--made", str(ours / _FOLDER)])
+        fed = run_step([*script, "--way", "feed-ours", "--made", str(ours / _FOLDER)], log)
         found["ours"].append({"prepare": prepared | {"size": size}, "feed": fed})
-        prepared = run_measured([*script, "--way", "prepare-obviously", "--made", str(cache)])
-        fed = run_measured([*script, "--way", "feed-obviously", "--made", str(cache)])
+        prepared = run_step([*script, "--way", "prepare-obviously", "--made", str(cache)], log)
+        fed = run_step([*script, "--way", "feed-obviously", "--made", str(cache)], log)
         found["obvious"].append({"prepare": prepared | {"size": cache.stat().st_size}, "feed": fed})
     return found
 

@@ -17,17 +17,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import shutil
-import subprocess
 import sys
-import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import psutil
+from process_tree import run_measured
 
 from tpugraphs_polynormer.catalog import COLLECTIONS
 from tpugraphs_polynormer.datasets.reader import RankingDataset
@@ -123,55 +119,23 @@ class Rehearsal:
             return
         command = command or [sys.executable, "-m", "tpugraphs_polynormer.cli.main", *arguments]
         print(f"{collection}: {stage}", file=sys.stderr, flush=True)
-        wall, cpu, peak = _measure(command, self.work / "logs" / f"{collection.replace(':', '_')}_{stage}.txt")
+        log = self.work / "logs" / f"{collection.replace(':', '_')}_{stage}.txt"
+        used = run_measured(command, log, interval=0.2)
         disk = sum(path.stat().st_size for path in self.work.rglob("*") if path.is_file())
-        done = Stage(collection, stage, wall, cpu, peak, disk, note)
+        done = Stage(collection, stage, used.wall_seconds, used.cpu_seconds, used.peak_bytes, disk, note)
         self.finished[collection, stage] = done
         with self._journal.open("a") as journal:
             journal.write(json.dumps(dataclasses.asdict(done)) + "\n")
 
 
-def _measure(command: Sequence[str], log: Path) -> tuple[float, float, int]:
-    """Runs a command to its end: wall seconds, CPU seconds and peak bytes of its whole process tree."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    start, peak = time.perf_counter(), [0]
-    with log.open("w") as stream:
-        process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
-        watcher = threading.Thread(target=_watch, args=(process.pid, peak), daemon=True)
-        watcher.start()
-        # Not Popen.wait: only wait4 tells what this child and its own children used.
-        _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}\n{log.read_text()[-3000:]}")
-    return time.perf_counter() - start, usage.ru_utime + usage.ru_stime, peak[0]
-
-
-def _watch(pid: int, peak: list[int]) -> None:
-    """Keeps the largest sum of resident memory over the process tree, until its root is gone."""
-    try:
-        root = psutil.Process(pid)
-        while root.is_running() and root.status() != psutil.STATUS_ZOMBIE:
-            total = 0
-            for process in [root, *root.children(recursive=True)]:
-                try:
-                    total += process.memory_info().rss
-                except psutil.NoSuchProcess:
-                    continue
-            peak[0] = max(peak[0], total)
-            time.sleep(0.2)
-    except psutil.NoSuchProcess:
-        return
-
-
 def simulate_tenth(name: str, archives: Path) -> None:
     """A tenth of the graphs of each split of a layout collection, at the official sizes."""
-    from tpugraphs_polynormer.simulator.write import simulate_graph
+    from tpugraphs_polynormer.simulator.write import list_graphs, simulate_graph
 
-    counts = [max(1, count // 10) for count in SCALES["full"].layout_graphs[name]]
-    for split, first, count in zip(("train", "valid", "test"), (0, 100_000, 200_000), counts, strict=True):
-        for number in range(first, first + count):
-            simulate_graph(archives, Path(COLLECTIONS[name].folder) / split, SCALES["full"], 0, number)
+    counts = tuple(max(1, count // 10) for count in SCALES["full"].layout_graphs[name])
+    plan = dataclasses.replace(SCALES["full"], layout_graphs={name: counts})
+    for graph in list_graphs(plan, name):
+        simulate_graph(archives, Path(COLLECTIONS[name].folder) / graph.split, plan, 0, graph.number)
 
 
 def report(rehearsal: Rehearsal) -> str:

@@ -102,7 +102,7 @@ def measure_noise(costs: np.ndarray, groups: np.ndarray) -> float | None:
     candidates are equal: nothing tells then whether they differ by noise or by what the archive does not say.
     """
     differences = _repeat_differences(costs, groups)
-    return None if differences is None else float(np.quantile(np.expm1(differences), NOISE_QUANTILE))
+    return None if differences is None else _noise_of(differences)
 
 
 def study_noise(costs: np.ndarray, groups: np.ndarray) -> NoiseStudy | None:
@@ -110,7 +110,7 @@ def study_noise(costs: np.ndarray, groups: np.ndarray) -> NoiseStudy | None:
     differences = _repeat_differences(costs, groups)
     if differences is None:
         return None
-    noise = measure_noise(costs, groups)
+    noise = _noise_of(differences)
     single = np.asarray(costs, np.float64)[np.unique(groups, return_index=True)[1]]
     return NoiseStudy(
         num_repeated=int((np.bincount(groups) > 1).sum()),
@@ -171,6 +171,10 @@ def _difference_bins(true: np.ndarray, edges: np.ndarray, repeats: np.ndarray) -
         chances[:, number] = np.bincount(bins, minlength=len(edges)) / len(noisy)
     chances[-1, -1] = 1.0
     return chances
+
+
+def _noise_of(differences: np.ndarray) -> float:
+    return float(np.quantile(np.expm1(differences), NOISE_QUANTILE))
 
 
 def _repeat_differences(costs: np.ndarray, groups: np.ndarray) -> np.ndarray | None:

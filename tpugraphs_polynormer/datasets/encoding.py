@@ -59,12 +59,13 @@ def encode_tiles(config_feat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return config_values[order], codes.astype(_code_type(len(config_values)))
 
 
-def collapse_duplicates(candidates: Candidates) -> Candidates:
+def collapse_duplicates(candidates: Candidates, groups: np.ndarray) -> Candidates:
     """One candidate for all that are equal (and were measured against the same default): mean runtime, count kept.
 
-    Sorted by runtime over normalizer, so that the fastest part of a training graph is a prefix.
+    Sorted by runtime over normalizer, so that the fastest part of a training graph is a prefix. `groups` [c] are those
+    of `group_equal(candidates.codes)`.
     """
-    groups = group_equal(candidates.codes, candidates.normalizers)
+    groups = group_equal(groups, candidates.normalizers)
     counts = np.bincount(groups)
     first = np.zeros(len(counts), np.int64)
     first[groups[::-1]] = np.arange(len(groups))[::-1]

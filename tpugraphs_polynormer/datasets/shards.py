@@ -185,9 +185,10 @@ def _write_staged(
                 rejected.append(Rejected(path.name, str(fault).replace(str(path), path.name)))
                 continue
             num_source = len(candidates.rows)
-            noise = measure_noise(candidates.runtimes / candidates.normalizers, group_equal(candidates.codes))
+            groups = group_equal(candidates.codes)
+            noise = measure_noise(candidates.runtimes / candidates.normalizers, groups)
             if is_train:
-                candidates = collapse_duplicates(candidates)
+                candidates = collapse_duplicates(candidates, groups)
             kept = keep_neighbourhood(archive, options.max_nodes, options.num_hops)
             record = serialize_graph(archive, kept, candidates.config_values, candidates.codes.shape[1])
             write_record(records, record)

@@ -176,7 +176,7 @@ class TileCosts:
 
 
 def _unit_size(units: Sequence[int], index: int) -> int:
-    """Elements that one bound stands for at a physical index."""
+    """How many elements one unit of the bound at a physical index has."""
     if len(units) == 1:
         return _UNIT
     return {len(units) - 1: LANES, len(units) - 2: SUBLANES}.get(index, 1)

@@ -57,7 +57,7 @@ def simulate(
     if scale not in SCALES:
         raise UserError(f"unknown scale {scale!r}; choose from {', '.join(SCALES)}")
     out = Path(out)
-    graphs = [graph for collection in collections for graph in _list_graphs(SCALES[scale], collection)]
+    graphs = [graph for collection in collections for graph in list_graphs(SCALES[scale], collection)]
     finished = _open_journal(out, scale, seed)
     pending = [graph for graph in graphs if graph not in finished]
     with (
@@ -76,7 +76,8 @@ def simulate(
     return {name: {"graphs": len(each), "candidates": sum(each)} for name, each in counts.items()}
 
 
-def _list_graphs(plan: Scale, collection: str) -> Iterator[Graph]:
+def list_graphs(plan: Scale, collection: str) -> Iterator[Graph]:
+    """The graphs of one collection, split by split."""
     counts = plan.tile_kernels if COLLECTIONS[collection].kind == "tile" else plan.layout_graphs[collection]
     first = 0
     for split, count in zip(SPLITS, counts, strict=True):

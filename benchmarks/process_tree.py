@@ -1,0 +1,56 @@
+"""Time and memory of a command, all the processes that it starts included."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a command took."""
+
+    wall_seconds: float
+    cpu_seconds: float
+    peak_bytes: int  # the largest sum of resident memory over its processes; pages that they share count for each
+
+
+def run_measured(command: Sequence[str], log: Path, *, interval: float = 0.02) -> Usage:
+    """Runs a command to its end, stdout and stderr in `log`; memory is sampled every `interval` seconds."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    start, peak = time.perf_counter(), [0]
+    with log.open("w") as stream:
+        process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
+        threading.Thread(target=_watch, args=(process.pid, peak, interval), daemon=True).start()
+        # Not Popen.wait: only wait4 tells what this child and its own children used.
+        _, status, usage = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - start
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}\n{log.read_text()[-3000:]}")
+    return Usage(wall, usage.ru_utime + usage.ru_stime, peak[0])
+
+
+def _watch(pid: int, peak: list[int], interval: float) -> None:
+    """Keeps the largest sum of resident memory over the process tree, until its root is gone."""
+    try:
+        root = psutil.Process(pid)
+        while root.is_running() and root.status() != psutil.STATUS_ZOMBIE:
+            peak[0] = max(peak[0], sum(map(_resident, [root, *root.children(recursive=True)])))
+            time.sleep(interval)
+    except psutil.NoSuchProcess:
+        return
+
+
+def _resident(process: psutil.Process) -> int:
+    try:
+        return process.memory_info().rss
+    except psutil.NoSuchProcess:
+        return 0

@@ -126,11 +126,11 @@ def make_batch(data: dict[str, np.ndarray], codes: np.ndarray) -> Batch:
         edges=trace_sort()(producers, consumers, tf.constant(num_ops)),
         producers=producers,
         consumers=consumers,
-        op_graphs=tf.zeros([num_ops], tf.int32),
+        op_graph_ids=tf.zeros([num_ops], tf.int32),
         op_mask=tf.ones([num_ops], tf.bool),
         config_values=tf.constant(data["config_values"], tf.float32),
         codes=tf.constant(codes, tf.int32),
-        nconfig_graphs=tf.zeros([num_config_nodes], tf.int32),
+        nconfig_graph_ids=tf.zeros([num_config_nodes], tf.int32),
         nconfig_roles=tf.range(num_config_nodes),
         nconfig_mask=tf.ones([num_config_nodes], tf.bool),
         nconfig_ops=tf.constant(data["nconfig_ops"], tf.int32) if "nconfig_ops" in data else None,
@@ -157,10 +157,7 @@ def build_ours(kind: str, data: dict[str, np.ndarray], name: str, options: dict)
     contenders = LAYOUT if kind == "layout" else TILE
     config = ModelConfig(**contenders[name], hidden_dim=WIDTH, num_local_layers=options["layers"])
     statistics = summarize_moments(measure_moments(data["node_feat"], data["node_opcode"]))
-    model = RankingModel(kind=kind, config=config, statistics=statistics, frontier=name.split()[-1] not in PLAIN)
-    for encoder in model.phased_encoders:
-        encoder.phase = "global"
-    return model
+    return RankingModel(kind=kind, config=config, statistics=statistics, frontier=name.split()[-1] not in PLAIN)
 
 
 def build_official(kind: str, num_layers: int) -> object:

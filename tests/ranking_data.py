@@ -100,12 +100,10 @@ def _read_batch(data: DataConfig, step: int):
 
 
 def built_model(config: Config, seed: int = 0):
-    """A model of the config with all its variables, in the global phase, every weight moved off its special values."""
+    """A model of the config with all its variables, every weight moved off its special values."""
     tf.keras.utils.set_random_seed(seed)
     model = build_ranking_model(config, DatasetFacts.of(collection(config.data.collection).manifest))
     model(first_batch(config), training=False)
-    for encoder in model.phased_encoders:
-        encoder.phase = "global"
     random = np.random.default_rng(seed)
     for variable in model.trainable_variables:
         variable.assign_add(random.normal(scale=0.1, size=variable.shape).astype(np.float32))

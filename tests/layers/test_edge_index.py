@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tests.layers.graphs import random_edges, random_pairs
 from tpugraphs_polynormer.layers.edge_index import (
     EdgeIndex,
-    as_tensors,
     build_edges,
     build_undirected_edges,
     build_undirected_edges_tf,
@@ -78,7 +77,7 @@ def test_renumbered_edges_join_the_same_nodes(num_nodes: int, num_pairs: int, se
     source, target = random_pairs(num_nodes, num_pairs, seed)
     edges = build_edges(source, target, num_nodes, mask=np.arange(num_pairs) % 3 > 0)  # some nodes without edges
     order = np.random.default_rng(seed).permutation(num_nodes).astype(np.int32)
-    moved = renumber_edges(as_tensors(edges), order, np.argsort(order).astype(np.int32))
+    moved = renumber_edges(edges.as_tensors(), order, np.argsort(order).astype(np.int32))
     check_orders(moved)
     back = moved._replace(source=order[moved.source], target=order[moved.target])
     assert real_pairs(back) == real_pairs(edges)

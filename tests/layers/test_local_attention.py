@@ -12,6 +12,7 @@ from tpugraphs_polynormer.layers.convolutions import GraphAttention, GraphConvol
 from tpugraphs_polynormer.layers.edge_index import build_edges
 from tpugraphs_polynormer.layers.gate import Gate
 from tpugraphs_polynormer.layers.local_attention import LocalAttention
+from tpugraphs_polynormer.layers.neighbours import Graphs
 
 NODES, DIM, HEADS, HEAD_DIM = 11, 5, 3, 2
 EDGES = random_edges(NODES, 20)
@@ -62,7 +63,7 @@ def test_padding_changes_nothing(settings: dict) -> None:
     layer, states = create(**settings), random_states(NODES, DIM)
     plain = [layer(states, EDGES, training=True), *run_masked(layer, states, EDGES, None)]
     junk_states, edges, mask = padded(states, EDGES)
-    found = [layer(junk_states, edges, node_mask=mask, training=True)[:NODES]]
+    found = [layer(junk_states, edges, graphs=Graphs(mask=mask), training=True)[:NODES]]
     found += run_masked(layer, junk_states, edges, mask)
     assert_close(found, plain, 1e-5)
 
@@ -70,7 +71,7 @@ def test_padding_changes_nothing(settings: dict) -> None:
 def run_masked(layer: LocalAttention, states: np.ndarray, edges, mask: np.ndarray | None) -> list[tf.Tensor]:
     """Gradients of a loss on the real nodes, by batch statistics."""
     with tf.GradientTape() as tape:
-        out = layer(states, edges, node_mask=mask, training=True)[:NODES]
+        out = layer(states, edges, graphs=Graphs(mask=mask), training=True)[:NODES]
         loss = tf.reduce_sum(out * random_states(*out.shape, seed=3))
     return tape.gradient(loss, layer.trainable_weights)
 
@@ -108,7 +109,7 @@ def test_batch_norm_moves_its_averages_by_real_nodes_only() -> None:
     layer.norm_after.moving_mean.assign(tf.zeros(6))
     layer.norm_after.moving_variance.assign(tf.ones(6))
     junk_states, edges, mask = padded(states, EDGES)
-    layer(junk_states, edges, node_mask=mask, training=True)
+    layer(junk_states, edges, graphs=Graphs(mask=mask), training=True)
     assert_close([layer.norm_after.moving_mean, layer.norm_after.moving_variance], expected, 1e-5)
 
 

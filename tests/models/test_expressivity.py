@@ -24,9 +24,7 @@ def embed(skip: int, version: int) -> np.ndarray:
     """Mean node state of CSL(41, skip) under one fixed random Polynormer on constant features."""
     tf.keras.utils.set_random_seed(7)
     source, target = circular_skip_links(41, skip)
-    encoder = Polynormer(
-        num_heads=2, head_dim=3, num_local_layers=3, num_global_layers=1, phase="global", version=version
-    )
+    encoder = Polynormer(num_heads=2, head_dim=3, num_local_layers=3, num_global_layers=1, version=version)
     vector = compute_fiedler(source, target, 41) if version == 2 else None
     states = encoder(np.ones([41, 6], np.float32), build_undirected_edges(source, target, 41), fiedler=vector)
     return states.numpy().mean(0)

@@ -32,7 +32,7 @@ def node_inputs(model, batch: Batch) -> np.ndarray:
 
 def read_out(model, states: np.ndarray, batch: Batch) -> np.ndarray:
     """[n, k, dim] -> scores [G, k]: sums over each graph, divided by the root of its size."""
-    graphs = batch.op_graphs.numpy()
+    graphs = batch.op_graph_ids.numpy()
     pooled = np.stack([states[graphs == g].sum(0) / np.sqrt((graphs == g).sum()) for g in range(batch.num_graphs)])
     hidden, output = model.hidden, model.output_layer
     return -(np.maximum(pooled @ hidden.kernel.numpy() + hidden.bias.numpy(), 0) @ output.kernel.numpy())[..., 0]
@@ -55,7 +55,7 @@ def score_layouts(model, batch: Batch) -> np.ndarray:
     for layer in range(encoder.num_layers):
         convolution, dense = encoder.convolutions[layer], encoder.dense[layer]
         mixed = np.einsum("ij,jkd->ikd", normalized, np.concatenate([entries, states], -1))
-        weight = np.concatenate([of_entries[1 + layer], convolution.project.kernel.numpy()])
+        weight = np.concatenate([of_entries[1 + layer], convolution.linear.kernel.numpy()])
         assert weight.shape == (18 + dim, dim)
         mixed = leaky(mixed @ weight + convolution.bias.numpy())
         states = states + leaky(mixed @ dense.kernel.numpy() + dense.bias.numpy())
@@ -65,9 +65,9 @@ def score_layouts(model, batch: Batch) -> np.ndarray:
 def score_tiles(model, batch: Batch) -> np.ndarray:
     """Scores [G, k]: all 24 bounds of a candidate stand beside the input of every op."""
     encoder, dim = model.encoder, model.config.hidden_dim
-    k, graphs = batch.codes.shape[1], batch.op_graphs.numpy()
+    k, graphs = batch.codes.shape[1], batch.op_graph_ids.numpy()
     chosen = batch.config_values.numpy()[batch.codes.numpy()]  # [slots, k, 8], three slots for each graph
-    bounds = np.stack([np.concatenate(chosen[batch.nconfig_graphs == g], -1) for g in range(batch.num_graphs)])
+    bounds = np.stack([np.concatenate(chosen[batch.nconfig_graph_ids == g], -1) for g in range(batch.num_graphs)])
     nodes = np.repeat(node_inputs(model, batch)[:, np.newaxis], k, 1)
     states = np.concatenate([bounds[graphs], nodes], -1)
     # [8, 3 slots * 2 dim] -> [24, 2 dim]
@@ -78,8 +78,8 @@ def score_tiles(model, batch: Batch) -> np.ndarray:
     told, bias = np.split(model.node_projection.bias.numpy(), 2)
     layers = [(*first, bias + adjacency(batch).sum(1)[:, np.newaxis, np.newaxis] * told)]
     for layer in encoder.convolutions:
-        of_neighbors = layer.from_neighbors
-        layers.append((of_neighbors.kernel.numpy(), layer.from_self.kernel.numpy(), of_neighbors.bias.numpy()))
+        of_self = layer.from_self
+        layers.append((layer.from_neighbors.kernel.numpy(), of_self.kernel.numpy(), of_self.bias.numpy()))
     assert len(layers) == model.config.num_local_layers
     for of_neighbors, of_self, bias in layers:
         summed = np.einsum("ij,jkd->ikd", adjacency(batch), states)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tpugraphs_polynormer.layers.registration import register
+
 _LEVELS = 1 << 16
 
 
+@register
 class Dropout(tf.keras.layers.Layer):
     """Zeroes each element with probability `rate` in training and scales the others by 1 / (1 - rate).
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tpugraphs_polynormer.layers.normalization import expand_like
+from tpugraphs_polynormer.layers.registration import register
 
 
+@register
 class Gate(tf.keras.layers.Layer):
     """beta of Eqs. 7 and 8, as [dim], or with the Fiedler vector v2 of App. J as v2 beta^T: [num_nodes, (1,) dim].
 

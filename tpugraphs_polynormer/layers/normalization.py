@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tpugraphs_polynormer.layers.ops.aggregation import in_xla
+from tpugraphs_polynormer.layers.ops.formulation import in_xla
+from tpugraphs_polynormer.layers.registration import register
 
 EPSILON = 1e-5  # the authors'
 
@@ -55,6 +56,7 @@ def _lengths(rows: tf.Tensor) -> tf.Tensor:
     return tf.math.reduce_euclidean_norm(rows, -1, keepdims=True)
 
 
+@register
 class LayerNorm(tf.keras.layers.Layer):
     """Layer norm over the last axis: [..., dim] -> [..., dim]."""
 
@@ -68,6 +70,7 @@ class LayerNorm(tf.keras.layers.Layer):
         return layer_norm(states, self.scale, self.offset)
 
 
+@register
 class MaskedBatchNorm(tf.keras.layers.Layer):
     """Batch norm of [num_nodes, ..., dim] over the real nodes (and candidates).
 

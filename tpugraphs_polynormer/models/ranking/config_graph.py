@@ -12,7 +12,7 @@ import tensorflow as tf
 from tpugraphs_polynormer.catalog import NUM_OPCODES
 from tpugraphs_polynormer.hlo.opcodes import FREE_OPCODES, OPCODE_IDS
 from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_undirected_edges_tf
-from tpugraphs_polynormer.layers.ops.aggregation import in_xla
+from tpugraphs_polynormer.layers.ops.formulation import in_xla
 from tpugraphs_polynormer.models.ranking.features import shape_ranks
 
 _NUM_DOUBLINGS = 12  # follows 4,096 operands in a row

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tpugraphs_polynormer.catalog import LAYOUT_MAX, LAYOUT_MIN, NUM_NODE_FEATURES, NUM_OPCODES
 from tpugraphs_polynormer.hlo.features import MINOR_TO_MAJOR, SHAPE_DIMENSIONS
 from tpugraphs_polynormer.layers.dense import build_layers
+from tpugraphs_polynormer.layers.registration import register
 
 _NUM_LAYOUT_VALUES = LAYOUT_MAX - LAYOUT_MIN + 1
 _MAX_SCALED = 10.0  # standard deviations: rare columns of unseen programs stay within what the model has met
@@ -18,6 +19,7 @@ def signed_log(values: tf.Tensor) -> tf.Tensor:
     return tf.sign(values) * tf.math.log1p(tf.abs(values))
 
 
+@register
 class LayoutEmbedding(tf.keras.layers.Layer):
     """Entries of minor-to-major lists, -1 (none) to 5, as small vectors: [n, p] -> [n, p * dim].
 
@@ -41,6 +43,7 @@ class LayoutEmbedding(tf.keras.layers.Layer):
         return {**super().get_config(), "dim": self.dim}
 
 
+@register
 class NodeFeatures(tf.keras.layers.Layer):
     """[n, 140] features and [n] opcodes -> [n, dim] inputs of the first projection.
 
@@ -104,6 +107,7 @@ def minor_to_major(features: tf.Tensor) -> tf.Tensor:
     return tf.where(has_entry, features[:, MINOR_TO_MAJOR], float(LAYOUT_MIN))
 
 
+@register
 class ConfigValueFeatures(tf.keras.layers.Layer):
     """The distinct config values of a batch, [v, 18] layout dims or [v, 8] tile bounds -> [v, dim]."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -11,13 +10,13 @@ import tensorflow_gnn as tfgnn
 from tpugraphs_polynormer.config.schema import ModelConfig
 from tpugraphs_polynormer.datasets.encoding import NUM_TILE_BOUNDS
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
-from tpugraphs_polynormer.layers.convolutions import Linear
+from tpugraphs_polynormer.layers.dense import Linear
 from tpugraphs_polynormer.layers.dropout import Dropout
 from tpugraphs_polynormer.layers.edge_index import EdgeIndex
-from tpugraphs_polynormer.layers.ops.aggregation import in_xla
+from tpugraphs_polynormer.layers.neighbours import Graphs
+from tpugraphs_polynormer.layers.ops.formulation import in_xla
 from tpugraphs_polynormer.layers.shared_states import Reach, SharedStates, find_reach, split_at
 from tpugraphs_polynormer.models.encoder_registry import build_nconfig_encoder, build_ranking_encoder
-from tpugraphs_polynormer.models.polynormer import Polynormer
 from tpugraphs_polynormer.models.ranking.batch import Batch, unpack_batch
 from tpugraphs_polynormer.models.ranking.config_graph import build_nconfig_edges, find_origins
 from tpugraphs_polynormer.models.ranking.features import ConfigValueFeatures, LayoutEmbedding, NodeFeatures
@@ -25,11 +24,11 @@ from tpugraphs_polynormer.models.ranking.heads import (
     CandidateAttention,
     FusionHead,
     pool,
+    pool_parts,
     pool_weights,
     softmax_weights,
 )
 from tpugraphs_polynormer.models.ranking.layout_sizes import sizes_in_order, tensor_dims
-from tpugraphs_polynormer.models.shared_attention import pool_parts
 
 
 class Encoded(NamedTuple):
@@ -108,17 +107,20 @@ class RankingModel(tf.keras.Model):
         self.output_layer = Linear(1, use_bias=False, dtype="float32", name="output")
 
     @property
-    def phased_encoders(self) -> list[Polynormer]:
-        """The encoders that have a local and a global phase."""
-        encoders = (self.encoder, self.nconfig_encoder)
-        return [encoder for encoder in encoders if isinstance(encoder, Polynormer) and encoder.global_layers]
+    def phases(self) -> tuple[str, ...]:
+        """The encoder's phases, in the order of training."""
+        return self.encoder.phases
 
-    def call(self, graph: tfgnn.GraphTensor, training: bool | None = None) -> tf.Tensor:
-        """Scores [G, k] float32, higher is faster; masked candidates' scores mean nothing."""
+    def call(self, graph: tfgnn.GraphTensor, *, phase: str | None = None, training: bool | None = None) -> tf.Tensor:
+        """Scores [G, k] float32, higher is faster; masked candidates' scores mean nothing.
+
+        `phase` is that of the encoders, by default their last.
+        """
         batch = unpack_batch(graph)
-        return self.score(batch, self.encode(batch, training=training), training=training)
+        encoded = self.encode(batch, phase=phase, training=training)
+        return self.score(batch, encoded, phase=phase, training=training)
 
-    def encode(self, batch: Batch, *, training: bool | None = None) -> Encoded:
+    def encode(self, batch: Batch, *, phase: str | None = None, training: bool | None = None) -> Encoded:
         """What no candidate can change."""
         reach, features, opcodes = None, batch.features, batch.opcodes
         if self.config.fusion == "early" and self.frontier and not in_xla():
@@ -127,47 +129,39 @@ class RankingModel(tf.keras.Model):
         inputs = self.node_features(features, opcodes)
         states = self.node_projection(self.input_dropout(inputs, training=training))
         if self.config.fusion != "early":
-            states = self._run_encoder(batch, batch.edges, self.encoder.begin(states, batch.edges), training)
+            states = self.encoder(
+                self.encoder.begin(states, batch.edges),
+                batch.edges,
+                graphs=batch.op_graphs,
+                phase=phase,
+                training=training,
+            )
         operands = batch.producers, batch.consumers
         dims = tensor_dims(batch.features, batch.nconfig_ops, *operands) if self.knows_sizes else None
         return Encoded(states, reach, dims, None if self.nconfig_encoder is None else self._connect_config_nodes(batch))
 
-    def score(self, batch: Batch, encoded: Encoded, *, training: bool | None = None) -> tf.Tensor:
+    def score(
+        self, batch: Batch, encoded: Encoded, *, phase: str | None = None, training: bool | None = None
+    ) -> tf.Tensor:
         """Scores of the batch's candidates, given `encode` of its graphs. Under XLA, `encode` must have been so too."""
         if encoded.reach is not None and in_xla():
-            raise ValueError("the graphs were encoded outside XLA, with a frontier; encode them where they are scored")
+            raise ValueError(
+                "the graphs were encoded outside XLA, with shared states; encode them where they are scored"
+            )
         config_states = self._project_config_values(batch, encoded.nconfig_dims)
+        run = {"phase": phase, "training": training}
         if encoded.reach is not None:
-            pooled = self._score_frontier(batch, encoded.states, encoded.reach, config_states, training)
+            pooled = self._run_shared(batch, encoded.states, encoded.reach, config_states, run)
         elif self.config.fusion == "early":
-            states = self._run_naively(batch, encoded.states, config_states, training)
-            weights = self._op_weights(batch, encoded.states, batch.nconfig_ops, batch.op_graphs, batch.op_mask)
-            pooled = pool(states, weights, batch.op_graphs, batch.num_graphs)
+            states = self._run_naively(batch, encoded.states, config_states, run)
+            pooled = pool(
+                states, self._op_weights(batch, encoded.states, batch.nconfig_ops, batch.op_graphs), batch.op_graphs
+            )
         else:
-            pooled = self._fuse(batch, encoded, config_states, training)
+            pooled = self._fuse(batch, encoded, config_states, run)
         if self.config.cross_candidates:
             pooled = self.candidate_attention(pooled, batch.candidate_mask)
         return -tf.cast(self.output_layer(self.hidden(pooled))[..., 0], tf.float32)  # the layer predicts a cost
-
-    def _run_encoder(
-        self,
-        batch: Batch,
-        edges: EdgeIndex | SharedStates,
-        states: tf.Tensor,
-        training: bool | None,
-        config_states: Sequence[tf.Tensor] = (),
-    ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
-        """`config_states`: one for each of the encoder's layers that sees them again."""
-        again = {"config_states": list(config_states)} if config_states else {}
-        return self.encoder(
-            states,
-            edges,
-            component_ids=batch.op_graphs,
-            num_components=batch.num_graphs,
-            node_mask=batch.op_mask,
-            training=training,
-            **again,
-        )
 
     def _project_config_values(self, batch: Batch, nconfig_dims: tf.Tensor | None) -> tf.Tensor:
         """Layout: [s, k, config_dim], the value of each config node. Tile: [G, k, config_dim], a candidate's bounds."""
@@ -181,84 +175,73 @@ class RankingModel(tf.keras.Model):
         roles = tf.minimum(batch.nconfig_roles, NUM_TILE_BOUNDS - 1)
         table = tf.reshape(projected, [-1, self.config_dim])  # [v * roles, config_dim]
         chosen = tf.gather(table, batch.codes * NUM_TILE_BOUNDS + roles[:, tf.newaxis])
-        return tf.math.unsorted_segment_sum(chosen, batch.nconfig_graphs, batch.num_graphs)
+        return tf.math.unsorted_segment_sum(chosen, batch.nconfig_graph_ids, batch.num_graphs)
 
-    def _run_naively(
-        self, batch: Batch, encoded: tf.Tensor, config_states: tf.Tensor, training: bool | None
-    ) -> tf.Tensor:
+    def _run_naively(self, batch: Batch, encoded: tf.Tensor, config_states: tf.Tensor, run: dict) -> tf.Tensor:
         """Early fusion with a state of every node for every candidate: [n, k, dim]."""
+        again = {}
         if self.kind == "tile":
-            states = self.encoder.begin(encoded, batch.edges, config_states, batch.op_graphs)
-            return self._run_encoder(batch, batch.edges, states, training)
-        # At the ops that config nodes decide; 0 at the others.
-        placed = tf.math.unsorted_segment_sum(config_states, batch.nconfig_ops, batch.edges.num_nodes)
+            states = self.encoder.begin(encoded, batch.edges, config_states, batch.op_graph_ids)
+        else:
+            # At the ops that config nodes decide; 0 at the others.
+            placed = tf.math.unsorted_segment_sum(config_states, batch.nconfig_ops, batch.edges.num_nodes)
+            first, again = self._split_rejoins(placed)
+            states = self.encoder.activation(encoded[:, tf.newaxis] + first)
+        return self.encoder(states, batch.edges, graphs=batch.op_graphs, **again, **run)
+
+    def _split_rejoins(self, placed: tf.Tensor) -> tuple[tf.Tensor, dict]:
+        """The config states of the first states, and those that the encoder's layers see again, as its argument."""
         first, *others = tf.split(placed, 1 + self.encoder.num_rejoins, -1)
-        states = self.encoder.activation(encoded[:, tf.newaxis] + first)
-        return self._run_encoder(batch, batch.edges, states, training, others)
+        return first, {"config_states": others} if others else {}
 
     def _find_reach(self, batch: Batch) -> Reach:
         decided = tf.math.unsorted_segment_sum(
             tf.cast(batch.nconfig_mask, tf.int32), batch.nconfig_ops, batch.edges.num_nodes
         )
-        return find_reach(
-            batch.edges, decided > 0, num_hops=self.encoder.num_hops, graphs=batch.op_graphs, node_mask=batch.op_mask
-        )
+        return find_reach(batch.edges, decided > 0, num_hops=self.encoder.num_hops, graphs=batch.op_graphs)
 
-    def _score_frontier(
-        self, batch: Batch, encoded: tf.Tensor, reach: Reach, config_states: tf.Tensor, training: bool | None
+    def _run_shared(
+        self, batch: Batch, encoded: tf.Tensor, reach: Reach, config_states: tf.Tensor, run: dict
     ) -> tf.Tensor:
-        """What the naive computation gives, [G, k, dim], with the states of a SharedStates."""
-        frontier = SharedStates(reach, num_candidates=config_states.shape[1] or tf.shape(config_states)[1])
+        """What the naive computation gives, pooled to [G, k, dim], by way of SharedStates."""
+        near = SharedStates(reach, num_candidates=config_states.shape[1] or tf.shape(config_states)[1])
         num_starts = reach.sizes[0]
         nconfig_ops = tf.gather(reach.position, batch.nconfig_ops)
-        placed = tf.math.unsorted_segment_sum(
-            config_states, tf.where(batch.nconfig_mask, nconfig_ops, -1), num_starts
-        )  # -1: none
-        first, *others = tf.split(placed, 1 + self.encoder.num_rejoins, -1)
+        starts_of = tf.where(batch.nconfig_mask, nconfig_ops, -1)  # -1: none
+        placed = tf.math.unsorted_segment_sum(config_states, starts_of, num_starts)
+        first, again = self._split_rejoins(placed)
         starts, rest = split_at(encoded, num_starts)
         varying = tf.reshape(starts[:, tf.newaxis] + first, [-1, encoded.shape[-1]])
         rows = self.encoder.activation(tf.concat([varying, rest], 0))
-        parts = self._run_encoder(batch, frontier, rows, training, others)
-        weights = self._op_weights(batch, encoded, nconfig_ops, reach.graphs, reach.node_mask)
-        return pool_parts(parts, frontier, weights, batch.num_graphs)
+        parts = self.encoder(rows, near, graphs=batch.op_graphs, **again, **run)
+        op_graphs = Graphs(reach.graph_ids, batch.num_graphs, reach.node_mask)
+        weights = self._op_weights(batch, encoded, nconfig_ops, op_graphs)
+        return pool_parts(parts, near.split_nodes(weights), near.part_graphs(batch.op_graphs))
 
-    def _op_weights(
-        self, batch: Batch, encoded: tf.Tensor, nconfig_ops: tf.Tensor, op_graphs: tf.Tensor, op_mask: tf.Tensor
-    ) -> tf.Tensor:
+    def _op_weights(self, batch: Batch, encoded: tf.Tensor, nconfig_ops: tf.Tensor, graphs: Graphs) -> tf.Tensor:
         """[n, 1 or dim] float32, in the order of `encoded`: an op's part in its graph's vector (early fusion)."""
         if self.config.readout == "configurable" and self.kind == "layout":
-            weights = pool_weights(batch.nconfig_graphs, batch.nconfig_mask, batch.num_graphs, "sum")
+            weights = pool_weights(batch.nconfig_graphs, "sum")
             return tf.math.unsorted_segment_sum(weights, nconfig_ops, batch.edges.num_nodes)
-        return self._weigh(encoded, op_graphs, op_mask, batch.num_graphs)
+        return self._weigh(encoded, graphs)
 
-    def _weigh(self, states: tf.Tensor, graphs: tf.Tensor, mask: tf.Tensor, num_graphs: int | tf.Tensor) -> tf.Tensor:
+    def _weigh(self, states: tf.Tensor, graphs: Graphs) -> tf.Tensor:
         """[s, 1 or dim] float32: what nodes with the states [s, dim], which no candidate changes, count."""
         if self.config.readout == "weighted":
-            return softmax_weights(self.readout_logits(states), graphs, mask, num_graphs)
-        return pool_weights(graphs, mask, num_graphs, "mean" if self.config.readout == "mean" else "sum")
+            return softmax_weights(self.readout_logits(states), graphs)
+        return pool_weights(graphs, "mean" if self.config.readout == "mean" else "sum")
 
-    def _fuse(self, batch: Batch, encoded: Encoded, config_states: tf.Tensor, training: bool | None) -> tf.Tensor:
+    def _fuse(self, batch: Batch, encoded: Encoded, config_states: tf.Tensor, run: dict) -> tf.Tensor:
         """The encoder's states and the config_states -> [G, k, dim]."""
         if self.kind == "layout":
-            nconfigs, graphs, mask = (
-                tf.gather(encoded.states, batch.nconfig_ops),
-                batch.nconfig_graphs,
-                batch.nconfig_mask,
-            )
+            nodes, graphs = tf.gather(encoded.states, batch.nconfig_ops), batch.nconfig_graphs
         else:
-            nconfigs, graphs, mask = encoded.states, batch.op_graphs, batch.op_mask
-            config_states = tf.gather(config_states, batch.op_graphs)
-        states = self.fusion(nconfigs, config_states, training=training)
+            nodes, graphs = encoded.states, batch.op_graphs
+            config_states = tf.gather(config_states, graphs.ids)
+        states = self.fusion(nodes, config_states, training=run["training"])
         if self.nconfig_encoder is not None:
-            states += self.nconfig_encoder(
-                states,
-                encoded.nconfig_edges,
-                component_ids=graphs,
-                num_components=batch.num_graphs,
-                node_mask=mask,
-                training=training,
-            )
-        return pool(states, self._weigh(nconfigs, graphs, mask, batch.num_graphs), graphs, batch.num_graphs)
+            states += self.nconfig_encoder(states, encoded.nconfig_edges, graphs=graphs, **run)
+        return pool(states, self._weigh(nodes, graphs), graphs)
 
     def _connect_config_nodes(self, batch: Batch) -> EdgeIndex:
         """Among what meets the candidates: config nodes, or (tile) all ops."""

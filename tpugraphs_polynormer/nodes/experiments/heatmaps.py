@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tpugraphs_polynormer.config.schema import Config
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.layers.global_attention import GlobalAttention
+from tpugraphs_polynormer.models.node_classifier import NodeClassifier
 from tpugraphs_polynormer.nodes.datasets import NodeDataset
 from tpugraphs_polynormer.nodes.experiments.output import make_figure, write_experiment
 from tpugraphs_polynormer.nodes.models import check_node_config
@@ -44,7 +44,7 @@ def run_heatmaps(
     labels = dataset.labels[nodes]
     same = labels[:, np.newaxis] == labels
     near = find_near(dataset, nodes, num_hops)
-    weights = attention_weights(trainer, nodes, layer)
+    weights = attention_weights(trainer.model, trainer.inputs, nodes, layer)
     result = {
         "benchmark": dataset.name,
         "nodes": nodes.tolist(),
@@ -85,37 +85,15 @@ def find_near(dataset: NodeDataset, nodes: np.ndarray, num_hops: int) -> np.ndar
     return reached[nodes] > 0
 
 
-def attention_weights(trainer: NodeTrainer, nodes: np.ndarray, layer: int) -> np.ndarray:
+def attention_weights(model: NodeClassifier, inputs: NodeInputs, nodes: np.ndarray, layer: int) -> np.ndarray:
     """Global attention of `layer` among some nodes, mean over heads, times the number of nodes of the graph."""
-    attention = trainer.model.encoder.global_layers[layer]
-    states = _enter_layer(trainer, layer)
-    key = _split_heads(attention, tf.sigmoid(attention.key(states)))
-    query = key if attention.query is None else _split_heads(attention, tf.sigmoid(attention.query(states)))
-    picked, total = tf.gather(query, nodes), tf.reduce_sum(key, 0)
-    weights = tf.einsum("idh,jdh->hij", picked, tf.gather(key, nodes))
-    weights /= tf.einsum("idh,dh->hi", picked, total)[..., tf.newaxis]
-    return (tf.reduce_mean(weights, 0) * float(key.shape[0])).numpy()
-
-
-def _split_heads(attention: GlobalAttention, array: tf.Tensor) -> tf.Tensor:
-    return tf.reshape(array, [-1, attention.head_dim, attention.num_heads])
-
-
-def _enter_layer(trainer: NodeTrainer, layer: int) -> tf.Tensor:
-    """States [num_nodes, width] that enter a global layer."""
-    model, inputs = trainer.model, trainer.inputs
-    encoder, fiedler = model.encoder, inputs.fiedler
-    states = tf.convert_to_tensor(inputs.dataset.features)
-    if model.project_inputs is not None:
-        states = model.project_inputs(states)
-    model.phase = "local"
-    states = encoder(states, inputs.edges, fiedler=fiedler, training=False)
-    model.phase = "global"
-    states = encoder.norm(states)
-    for attention in encoder.global_layers[:layer]:
-        states = encoder.project(attention(states, fiedler=fiedler))
-        states = tf.nn.relu(states) if encoder.relu else states
-    return states
+    encoder, graph = model.encoder, {"near": inputs.edges, "fiedler": inputs.fiedler}
+    states = encoder.norm(encoder.run_local(model.begin(tf.convert_to_tensor(inputs.dataset.features)), **graph))
+    states = encoder.run_global(states, num_layers=layer, **graph)
+    attention = encoder.global_layers[layer]
+    sums = attention.sum_keys(attention.project(states))
+    weights = attention.attention_weights(attention.project(tf.gather(states, nodes)), sums)
+    return weights.numpy() * len(states)
 
 
 def _draw(same: np.ndarray, near: np.ndarray, weights: np.ndarray, num_hops: int):

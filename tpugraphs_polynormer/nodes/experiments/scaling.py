@@ -87,7 +87,6 @@ def _make_step(hidden_dim: int, num_heads: int, seed: int):
         num_classes=2, num_heads=num_heads, head_dim=hidden_dim // num_heads, num_local_layers=5, num_global_layers=2
     )
     model.build([None, FEATURE_DIM])
-    model.phase = "global"
     specs = [tf.TensorSpec([None, FEATURE_DIM]), *unknown_edges()]
 
     @tf.function(input_signature=specs, autograph=False)

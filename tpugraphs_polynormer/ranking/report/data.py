@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from tqdm import tqdm
 
 from tpugraphs_polynormer.datasets.input_pipeline import iterate_blocks
@@ -141,18 +140,10 @@ def _choose_graph(split: RankingSplit, name: str | None) -> int | None:
 def attention_weights(task: RankingTask, batch: Any) -> np.ndarray:
     """[n, n]: s(q_i) . s(k_j) over its mean over j (Eq. 8), averaged over heads; each row's mean is 1."""
     encoder = task.model.encoder
-    encoder.phase = "local"  # the encoder's result is then what enters its global part
-    try:
-        states = encoder.norm(task.model.encode(batch, training=False).states)
-    finally:
-        encoder.phase = "global"
+    states = encoder.norm(task.model.encode(batch, phase="local", training=False).states)
     layer = encoder.global_layers[0]
-    key = tf.sigmoid(layer.key(states))
-    query = key if layer.query is None else tf.sigmoid(layer.query(states))
-    shape = [len(states), layer.head_dim, layer.num_heads]  # heads last
-    query, key = (tf.reshape(tf.cast(each, tf.float32), shape) for each in (query, key))
-    products = tf.einsum("idh,jdh->hij", query, key)
-    return tf.reduce_mean(products / tf.reduce_mean(products, 2, keepdims=True), 0).numpy()
+    projected = layer.project(states)
+    return layer.attention_weights(projected, layer.sum_keys(projected)).numpy() * len(states)
 
 
 def _average_down(weights: np.ndarray, side: int) -> np.ndarray:

@@ -144,9 +144,9 @@ def trace_sort() -> Callable:
     """Edges are sorted within a trace, as in training and scoring."""
     import tensorflow as tf
 
-    from tpugraphs_polynormer.layers.edge_index import build_undirected_edges_tf
+    from tpugraphs_polynormer.layers.edge_index import build_undirected_edge_tensors
 
-    return tf.function(build_undirected_edges_tf, autograph=False)
+    return tf.function(build_undirected_edge_tensors, autograph=False)
 
 
 def build_ours(kind: str, data: dict[str, np.ndarray], name: str, options: dict) -> object:

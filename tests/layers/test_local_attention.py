@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.layers.graphs import padded, random_edges, random_states
 from tests.layers.layer_checks import assert_close, check_layer, projection, run
 from tpugraphs_polynormer.layers.convolutions import GraphAttention, GraphConvolution, SageConvolution
-from tpugraphs_polynormer.layers.edge_index import build_edges
+from tpugraphs_polynormer.layers.edge_index import build_edge_index
 from tpugraphs_polynormer.layers.gate import Gate
 from tpugraphs_polynormer.layers.local_attention import LocalAttention
 from tpugraphs_polynormer.layers.neighbours import Graphs
@@ -45,7 +45,7 @@ def test_convolutions_pass_the_layer_checks(convolution) -> None:
 def test_two_nodes_by_hand() -> None:
     """0 -> 1 and self-loops, one head of width 1, every weight 1, every bias 0; attention scores by hand."""
     layer = LocalAttention(num_heads=1, head_dim=1, beta=0.25, learn_beta=False)
-    edges = build_edges(np.array([0, 0, 1]), np.array([0, 1, 1]), 2)
+    edges = build_edge_index(np.array([0, 0, 1]), np.array([0, 1, 1]), 2)
     states = np.array([[1.0], [2.0]], np.float32)
     layer(states, edges)
     for weight in layer.trainable_weights:
@@ -80,7 +80,7 @@ def test_order_of_nodes_does_not_matter() -> None:
     layer, states = create(), random_states(NODES, DIM)
     order = np.random.default_rng(0).permutation(NODES)
     place = np.argsort(order)
-    moved = build_edges(place[EDGES.source], place[EDGES.target], NODES)
+    moved = build_edge_index(place[EDGES.source], place[EDGES.target], NODES)
     expected, gradients = run(layer, tf.constant(states), EDGES)
     np.testing.assert_allclose(layer(states[order], moved), expected.numpy()[order], atol=1e-5)
     with tf.GradientTape() as tape:

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.layers.graphs import random_pairs
 from tpugraphs_polynormer.config.schema import ModelConfig
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
-from tpugraphs_polynormer.layers.edge_index import build_edges, build_undirected_edges_tf, select_edges
+from tpugraphs_polynormer.layers.edge_index import build_edge_index, build_undirected_edge_tensors, select_edges
 from tpugraphs_polynormer.layers.ops.aggregation import aggregate
 from tpugraphs_polynormer.layers.shared_states import SharedStates, count_hops, find_reach
 from tpugraphs_polynormer.models.ranking.batch import Batch
@@ -60,7 +60,7 @@ def make_batch(sizes: list[int], slots: list[list[int]], num_padding: int = 0, s
     return Batch(
         features=tf.constant(features, tf.float32),
         opcodes=tf.constant(random.integers(1, 100, total)),
-        edges=build_undirected_edges_tf(source, target, total, mask=tf.gather(mask, target)),
+        edges=build_undirected_edge_tensors(source, target, total, mask=tf.gather(mask, target)),
         producers=tf.constant(source, tf.int32),
         consumers=tf.constant(target, tf.int32),
         op_graph_ids=tf.constant(op_graphs),
@@ -224,7 +224,7 @@ def test_rows_are_connected_as_their_nodes_are() -> None:
 def test_selected_edges_sum_as_a_dense_block_does(masked: bool) -> None:
     source, target = random_pairs(12, 40)
     mask = np.arange(40) % 3 > 0 if masked else np.ones(40, bool)
-    edges = build_edges(source, target, 12, mask=mask if masked else None)
+    edges = build_edge_index(source, target, 12, mask=mask if masked else None)
     adjacency = np.zeros([12, 12])
     np.add.at(adjacency, (target[mask], source[mask]), 1)
     keep = (edges.source >= 3) & (edges.source < 9) & (edges.target >= 5)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpugraphs_polynormer.layers.edge_index import build_edges
+from tpugraphs_polynormer.layers.edge_index import build_edge_index
 from tpugraphs_polynormer.models.node_classifier import NodeClassifier, build_polynormer_classifier
 from tpugraphs_polynormer.models.torch_weights import (
     TorchWeightsError,
@@ -47,7 +47,7 @@ def build_case(settings: dict, **overrides) -> NodeClassifier:
 
 
 def golden_edges(arrays: dict[str, np.ndarray]):
-    return build_edges(*arrays["edge_index"], len(arrays["x"]))
+    return build_edge_index(*arrays["edge_index"], len(arrays["x"]))
 
 
 def close(found: np.ndarray, expected: np.ndarray, name: str) -> None:

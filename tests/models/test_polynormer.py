@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests.layers.graphs import merge, padded, random_edges, random_states
 from tests.layers.layer_checks import assert_close, check_layer
-from tpugraphs_polynormer.layers.edge_index import build_edges
+from tpugraphs_polynormer.layers.edge_index import build_edge_index
 from tpugraphs_polynormer.layers.neighbours import Graphs
 from tpugraphs_polynormer.models.node_classifier import NodeClassifier, build_polynormer_classifier
 from tpugraphs_polynormer.models.polynormer import Polynormer
@@ -70,7 +70,7 @@ def test_order_of_nodes_does_not_matter(variant: str) -> None:
     expected = output_and_gradients(layer, states, edges)
     order = np.random.default_rng(0).permutation(12)
     place = np.argsort(order)
-    moved = build_edges(place[edges.source], place[edges.target], 12)
+    moved = build_edge_index(place[edges.source], place[edges.target], 12)
     weights = random_states(*expected[0].shape, seed=8)[order]
     found = output_and_gradients(layer, states[order], moved, weights=weights)
     found[0] = tf.gather(found[0], place)

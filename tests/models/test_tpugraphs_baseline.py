@@ -7,7 +7,7 @@ import tensorflow as tf
 from tests.layers.graphs import random_pairs, random_states
 from tests.layers.layer_checks import check_layer
 from tests.ranking_data import LAYOUT, TILE, built_model, first_batch, small_config
-from tpugraphs_polynormer.layers.edge_index import build_undirected_edges
+from tpugraphs_polynormer.layers.edge_index import build_undirected_edge_index
 from tpugraphs_polynormer.layers.normalization import l2_normalize
 from tpugraphs_polynormer.models.ranking.batch import Batch, unpack_batch
 from tpugraphs_polynormer.models.tpugraphs_baseline import TpuGraphsLayoutBaseline, TpuGraphsTileBaseline
@@ -113,7 +113,7 @@ def test_every_layer_sees_the_choices_again():
 @pytest.mark.parametrize("shape", [(9, 6), (9, 2, 6)], ids=["nodes", "candidates"])
 @pytest.mark.parametrize("encoder", [TpuGraphsLayoutBaseline, TpuGraphsTileBaseline])
 def test_layer_checks(encoder, shape):
-    edges = build_undirected_edges(*random_pairs(9, 12), 9)
+    edges = build_undirected_edge_index(*random_pairs(9, 12), 9)
     check_layer(lambda: encoder(hidden_dim=6, num_layers=2), random_states(*shape), edges)
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tpugraphs_polynormer.layers.dense import Linear, build_layers
+from tpugraphs_polynormer.layers.edge_index import as_neighbours
 from tpugraphs_polynormer.layers.neighbours import Neighbours
 from tpugraphs_polynormer.layers.registration import register
 
@@ -31,6 +32,7 @@ class Convolution(tf.keras.layers.Layer):
         return aggregated
 
     def call(self, states: tf.Tensor, near: Neighbours) -> tf.Tensor:
+        near = as_neighbours(near)
         return self.combine(states, self.aggregate(self.project(states), near), near)
 
 
@@ -52,6 +54,11 @@ class GraphAttention(Convolution):
     Args:
       num_heads, head_dim: the output width is their product.
       formulation: see layers/ops.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> tp.layers.GraphAttention(num_heads=2, head_dim=4)(tf.ones([3, 5]), edges).shape
+      TensorShape([3, 8])
     """
 
     def __init__(self, *, num_heads: int, head_dim: int, formulation: str = "auto", **kwargs):
@@ -100,6 +107,11 @@ class GraphConvolution(Convolution):
     Args:
       units: the output width.
       formulation: see layers/ops.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> tp.layers.GraphConvolution(units=4)(tf.ones([3, 5]), edges).shape
+      TensorShape([3, 4])
     """
 
     def __init__(self, *, units: int, formulation: str = "auto", **kwargs):
@@ -127,7 +139,7 @@ class GraphConvolution(Convolution):
 
     def call(self, states: tf.Tensor, near: Neighbours, added: tf.Tensor | None = None) -> tf.Tensor:
         """`added` joins the projected states of all nodes, or with SharedStates of the first ones."""
-        projected = self.project(states)
+        near, projected = as_neighbours(near), self.project(states)
         if added is not None:
             projected = near.add_first(projected, added)
         return self.combine(states, self.aggregate(projected, near), near)
@@ -144,6 +156,11 @@ class SageConvolution(Convolution):
       units: the output width.
       how: `mean` or `sum` over neighbours.
       formulation: see layers/ops.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> tp.layers.SageConvolution(units=4)(tf.ones([3, 5]), edges).shape
+      TensorShape([3, 4])
     """
 
     def __init__(self, *, units: int, how: str = "mean", formulation: str = "auto", **kwargs):

@@ -11,7 +11,12 @@ from tpugraphs_polynormer.layers.registration import register
 
 @register
 class Linear(tf.keras.layers.Dense):
-    """A dense layer that starts as torch's Linear does: weights and biases uniform in +-1/sqrt(input width)."""
+    """A dense layer that starts as torch's Linear does: weights and biases uniform in +-1/sqrt(input width).
+
+    Example:
+      >>> tp.layers.Linear(4)(tf.ones([3, 5])).shape
+      TensorShape([3, 4])
+    """
 
     def __init__(self, units: int, **kwargs):
         kwargs.setdefault("kernel_initializer", tf.keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform"))

@@ -15,6 +15,11 @@ class Dropout(tf.keras.layers.Layer):
 
     The state is a pair (seed of this layer, number of calls): the seed is drawn at creation, so that
     tf.keras.utils.set_random_seed governs it; both are restored with the weights. Replicas draw different masks.
+
+    Example:
+      >>> layer = tp.layers.Dropout(rate=0.5)
+      >>> sorted(set(layer(tf.ones([1000]), training=True).numpy().tolist()))
+      [0.0, 2.0]
     """
 
     def __init__(self, *, rate: float, **kwargs):

@@ -6,7 +6,7 @@ by source, except where it is a transposed product.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -20,6 +20,13 @@ class EdgeIndex(NamedTuple):
     """Directed edges `source -> target` among `num_nodes` nodes, all int32 but the mask; numpy arrays or tensors.
 
     Padding edges join padding nodes and have `mask` False; `mask` None means that every edge is real.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> edges.source.tolist(), edges.target.tolist()  # both ways, and a loop at each node
+      ([0, 1, 0, 1, 2, 1, 2], [0, 0, 1, 1, 1, 2, 2])
+      >>> edges.aggregate(tf.constant([[1.0], [2.0], [4.0]]), how="sum").numpy()[:, 0].tolist()
+      [3.0, 7.0, 6.0]
     """
 
     source: tf.Tensor | np.ndarray  # [num_edges], in target-sorted order
@@ -142,12 +149,24 @@ class TargetRange(NamedTuple):
         return rows[self.first : self.last]
 
 
+def as_neighbours(near: Any) -> Any:
+    """`near` itself, or the EdgeIndex of its fields: Keras restores a saved functional model's arguments as lists."""
+    return near if hasattr(near, "_fields") or not isinstance(near, list | tuple) else EdgeIndex(*near)
+
+
+def build_edge_inputs() -> EdgeIndex:
+    """Symbolic edges of a functional Keras model: one `tf.keras.Input` for each field, without a mask."""
+    return EdgeIndex(*(tf.keras.Input([], dtype=tf.int32, name=name) for name in EdgeIndex._fields[:-1]))
+
+
 def unknown_edges() -> list[tf.TensorSpec]:
     """The specs of all fields but the mask, for a trace that serves graphs of any size."""
     return [tf.TensorSpec([None], tf.int32)] * len(EdgeIndex._fields[:-1])
 
 
-def build_edges(source: np.ndarray, target: np.ndarray, num_nodes: int, *, mask: np.ndarray | None = None) -> EdgeIndex:
+def build_edge_index(
+    source: np.ndarray, target: np.ndarray, num_nodes: int, *, mask: np.ndarray | None = None
+) -> EdgeIndex:
     """Sorts edges by (target, source), in numpy. Raises ValueError for node ids outside [0, num_nodes)."""
     source, target = np.asarray(source), np.asarray(target)
     _check_ids(source, target, num_nodes)
@@ -164,17 +183,17 @@ def build_edges(source: np.ndarray, target: np.ndarray, num_nodes: int, *, mask:
     )
 
 
-def build_undirected_edges(source: np.ndarray, target: np.ndarray, num_nodes: int) -> EdgeIndex:
+def build_undirected_edge_index(source: np.ndarray, target: np.ndarray, num_nodes: int) -> EdgeIndex:
     """The usual treatment: both directions, no duplicates, exactly one self-loop per node."""
     source, target = np.asarray(source, np.int64), np.asarray(target, np.int64)
     _check_ids(source, target, num_nodes)
     loops = np.arange(num_nodes, dtype=np.int64)
     keys = np.concatenate([target * num_nodes + source, source * num_nodes + target, loops * num_nodes + loops])
     keys = np.unique(keys)
-    return build_edges(keys % num_nodes, keys // num_nodes, num_nodes)
+    return build_edge_index(keys % num_nodes, keys // num_nodes, num_nodes)
 
 
-def pad_edges(edges: EdgeIndex, *, num_nodes: int, num_edges: int) -> EdgeIndex:
+def pad_edge_index(edges: EdgeIndex, *, num_nodes: int, num_edges: int) -> EdgeIndex:
     """Pads numpy edges to `num_nodes` and `num_edges` with masked self-loops of the last (padding) node."""
     num_padding = num_edges - len(edges.source)
     if num_padding < 0 or num_nodes < edges.num_nodes or (num_padding and num_nodes == edges.num_nodes):
@@ -184,7 +203,7 @@ def pad_edges(edges: EdgeIndex, *, num_nodes: int, num_edges: int) -> EdgeIndex:
         )
     padding = np.full(num_padding, num_nodes - 1, np.int32)
     mask = np.ones(len(edges.source), bool) if edges.mask is None else edges.mask
-    return build_edges(
+    return build_edge_index(
         np.concatenate([edges.source, padding]),
         np.concatenate([edges.target, padding]),
         num_nodes,
@@ -192,10 +211,10 @@ def pad_edges(edges: EdgeIndex, *, num_nodes: int, num_edges: int) -> EdgeIndex:
     )
 
 
-def build_undirected_edges_tf(
+def build_undirected_edge_tensors(
     source: tf.Tensor, target: tf.Tensor, num_nodes: int | tf.Tensor, *, mask: tf.Tensor | None = None
 ) -> EdgeIndex:
-    """`build_undirected_edges` with static shapes: 2 * num_edges + num_nodes edges, duplicates masked, not removed.
+    """`build_undirected_edge_index` with static shapes: 2 * num_edges + num_nodes edges, duplicates masked.
 
     TensorFlow ops that also compile under XLA; ids are not checked.
     """

@@ -52,6 +52,11 @@ class GlobalAttention(tf.keras.layers.Layer):
       share_query_key: q = k, as in the authors' model.
       block_nodes: with several graphs, each graph's nodes are padded to a multiple of this; a number near the size of a
         small graph wastes least.
+
+    Example:
+      >>> layer = tp.layers.GlobalAttention(num_heads=2, head_dim=4)
+      >>> layer(tf.ones([3, 5])).shape
+      TensorShape([3, 8])
     """
 
     def __init__(
@@ -155,7 +160,7 @@ class GlobalAttention(tf.keras.layers.Layer):
         return self.norm(aggregated) * (self.factor(states) + self.gate(aggregated, fiedler=fiedler))
 
     def call(self, states: tf.Tensor, *, graphs: Graphs = ONE_GRAPH, fiedler: tf.Tensor | None = None) -> tf.Tensor:
-        return self.combine(states, self.aggregate(self.project(states), graphs), fiedler=fiedler)
+        return self.combine(states, self.aggregate(self.project(states), Graphs(*graphs)), fiedler=fiedler)
 
     def get_config(self) -> dict:
         names = ("num_heads", "head_dim", "beta", "learn_beta", "share_query_key", "block_nodes")

@@ -21,6 +21,11 @@ class JointAttention(GlobalAttention):
     Args: those of GlobalAttention, and
       conv: `gat` or `gcn`, for A V.
       relu: ReLU on the result. dropout_rate: after it. formulation: see layers/ops.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> tp.layers.JointAttention(num_heads=2, head_dim=4)(tf.ones([3, 5]), edges).shape
+      TensorShape([3, 8])
     """
 
     def __init__(
@@ -67,7 +72,7 @@ class JointAttention(GlobalAttention):
         fiedler: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> tf.Tensor:
-        aggregated = self.aggregate(self.project(states), graphs) + self.convolve(states, near)
+        aggregated = self.aggregate(self.project(states), Graphs(*graphs)) + self.convolve(states, near)
         return self.combine(states, aggregated, fiedler=fiedler, training=training)
 
     def get_config(self) -> dict:

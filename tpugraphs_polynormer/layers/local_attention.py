@@ -7,6 +7,7 @@ import tensorflow as tf
 from tpugraphs_polynormer.layers.convolutions import Convolution, GraphAttention, GraphConvolution
 from tpugraphs_polynormer.layers.dense import Linear, build_layers
 from tpugraphs_polynormer.layers.dropout import Dropout
+from tpugraphs_polynormer.layers.edge_index import as_neighbours
 from tpugraphs_polynormer.layers.gate import Gate
 from tpugraphs_polynormer.layers.neighbours import ONE_GRAPH, Graphs, Neighbours
 from tpugraphs_polynormer.layers.normalization import LayerNorm, MaskedBatchNorm, layer_norm
@@ -47,6 +48,14 @@ class LocalAttention(tf.keras.layers.Layer):
       dropout_rate: after the activation.
       formulation: see layers/ops.
       recompute: recompute the gated product in the backward pass instead of keeping it.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> layer = tp.layers.LocalAttention(num_heads=2, head_dim=4, dropout_rate=0.1)
+      >>> layer(tf.ones([3, 5]), edges, training=True).shape
+      TensorShape([3, 8])
+      >>> layer(tf.ones([3, 6, 5]), edges).shape  # six candidates
+      TensorShape([3, 6, 8])
     """
 
     def __init__(
@@ -136,9 +145,11 @@ class LocalAttention(tf.keras.layers.Layer):
         fiedler: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> tf.Tensor:
-        states = self.normalize(states)
+        near, states = as_neighbours(near), self.normalize(states)
         aggregated = self.aggregate(self.project(states), near)
-        return self.combine(states, aggregated, near, node_mask=graphs.mask, fiedler=fiedler, training=training)
+        return self.combine(
+            states, aggregated, near, node_mask=Graphs(*graphs).mask, fiedler=fiedler, training=training
+        )
 
     def get_config(self) -> dict:
         return {**super().get_config(), **{name: getattr(self, name) for name in _ARGUMENTS}}

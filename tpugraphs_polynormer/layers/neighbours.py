@@ -17,6 +17,12 @@ class Graphs(NamedTuple):
     """The graphs of a batch: which graph each node belongs to, and which nodes are real.
 
     The default is one graph without padding.
+
+    Example:
+      >>> graphs = tp.Graphs(ids=tf.constant([0, 0, 1]), count=2)  # nodes 0 and 1 are one graph, node 2 another
+      >>> layer = tp.layers.GlobalAttention(num_heads=1, head_dim=4)
+      >>> layer(tf.ones([3, 5]), graphs=graphs).shape
+      TensorShape([3, 4])
     """
 
     ids: tf.Tensor | None = None  # [num_nodes] int, the graph of each node; None for one graph

@@ -58,7 +58,12 @@ def _lengths(rows: tf.Tensor) -> tf.Tensor:
 
 @register
 class LayerNorm(tf.keras.layers.Layer):
-    """Layer norm over the last axis: [..., dim] -> [..., dim]."""
+    """Layer norm over the last axis: [..., dim] -> [..., dim].
+
+    Example:
+      >>> tp.layers.LayerNorm()(tf.constant([[1.0, 3.0]])).numpy().round(3).tolist()
+      [[-1.0, 1.0]]
+    """
 
     def build(self, shape: tf.TensorShape) -> None:
         dim = tf.TensorShape(shape)[-1]
@@ -78,6 +83,11 @@ class MaskedBatchNorm(tf.keras.layers.Layer):
 
     Args:
       momentum: share of the old moving statistics kept at each step (torch's default of 0.1 is 0.9 here).
+
+    Example:
+      >>> states, mask = tf.constant([[1.0], [3.0], [99.0]]), tf.constant([True, True, False])
+      >>> tp.layers.MaskedBatchNorm()(states, node_mask=mask, training=True).numpy()[:2].round(3).tolist()
+      [[-1.0], [1.0]]
     """
 
     def __init__(self, *, momentum: float = 0.9, **kwargs):

@@ -7,6 +7,7 @@ import tensorflow as tf
 from tpugraphs_polynormer.layers.convolutions import Convolution, GraphAttention, GraphConvolution, SageConvolution
 from tpugraphs_polynormer.layers.dense import Linear, build_layers
 from tpugraphs_polynormer.layers.dropout import Dropout
+from tpugraphs_polynormer.layers.edge_index import as_neighbours
 from tpugraphs_polynormer.layers.neighbours import ONE_GRAPH, Graphs, Neighbours, NeighbourSteps
 from tpugraphs_polynormer.layers.registration import register
 from tpugraphs_polynormer.models.encoder import Encoder
@@ -63,6 +64,7 @@ class GraphNetwork(Encoder):
     ) -> tf.Tensor | tuple[tf.Tensor, ...]:
         """Polynormer's signature; a baseline reads only the states and the edges."""
         self.check_phase(phase)
+        near = as_neighbours(near)
         for convolution, step in zip(self.convolutions, near.steps(self.num_layers), strict=True):
             states = self.close(convolution(states, step), training=training)
         return near.join(near.parts(states))
@@ -78,7 +80,13 @@ class GraphNetwork(Encoder):
 
 @register
 class GCN(GraphNetwork):
-    """Graph convolutional network."""
+    """Graph convolutional network.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> tp.models.GCN(hidden_dim=8, num_layers=2)(tf.ones([3, 5]), edges).shape
+      TensorShape([3, 8])
+    """
 
     def create_convolution(self, name: str) -> GraphConvolution:
         return GraphConvolution(units=self.hidden_dim, formulation=self.formulation, name=name)
@@ -86,7 +94,13 @@ class GCN(GraphNetwork):
 
 @register
 class GraphSAGE(GraphNetwork):
-    """GraphSAGE with mean pooling."""
+    """GraphSAGE with mean pooling.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> tp.models.GraphSAGE(hidden_dim=8, num_layers=2)(tf.ones([3, 5]), edges).shape
+      TensorShape([3, 8])
+    """
 
     def create_convolution(self, name: str) -> SageConvolution:
         return SageConvolution(units=self.hidden_dim, formulation=self.formulation, name=name)
@@ -94,7 +108,13 @@ class GraphSAGE(GraphNetwork):
 
 @register
 class GAT(GraphNetwork):
-    """Graph attention network; `num_heads` must divide `hidden_dim`."""
+    """Graph attention network; `num_heads` must divide `hidden_dim`.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> tp.models.GAT(hidden_dim=8, num_layers=2, num_heads=2)(tf.ones([3, 5]), edges).shape
+      TensorShape([3, 8])
+    """
 
     def __init__(self, *, hidden_dim: int, num_heads: int = 8, **kwargs):
         if hidden_dim % num_heads:
@@ -137,7 +157,13 @@ class NodeLinear(Convolution):
 
 @register
 class MLP(GraphNetwork):
-    """No graph at all: what a model gains by edges is measured against this."""
+    """No graph at all: what a model gains by edges is measured against this.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> tp.models.MLP(hidden_dim=8, num_layers=2)(tf.ones([3, 5]), edges).shape
+      TensorShape([3, 8])
+    """
 
     num_hops = 0
 

@@ -24,6 +24,12 @@ class NodeClassifier(tf.keras.Model):
       num_classes: logits per node.
       input_dim: width of the linear map before the encoder, None for none.
       input_dropout_rate: on the features. dropout_rate: after the linear map.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> encoder = tp.Polynormer(num_heads=2, head_dim=4, num_local_layers=3, num_global_layers=2)
+      >>> tp.NodeClassifier(encoder=encoder, num_classes=7, input_dim=8)(tf.ones([3, 5]), edges).shape
+      TensorShape([3, 7])
     """
 
     def __init__(

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tpugraphs_polynormer.layers.dense import Linear, build_layers
 from tpugraphs_polynormer.layers.dropout import Dropout
+from tpugraphs_polynormer.layers.edge_index import as_neighbours
 from tpugraphs_polynormer.layers.global_attention import BLOCK_NODES, GlobalAttention, KeySums
 from tpugraphs_polynormer.layers.joint_attention import JointAttention
 from tpugraphs_polynormer.layers.local_attention import LocalAttention
@@ -60,6 +61,12 @@ class Polynormer(Encoder):
       version: 1, or 2 to multiply the gates by the Fiedler vector (App. J), which `call` then requires.
       dropout_rate, global_dropout_rate: after each local and each global layer.
       formulation: see layers/ops. recompute: see LocalAttention. block_nodes: see GlobalAttention.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> encoder = tp.Polynormer(num_heads=2, head_dim=4, num_local_layers=3, num_global_layers=2)
+      >>> encoder(tf.ones([3, 5]), edges).shape  # phase="local" for the warm-up
+      TensorShape([3, 8])
     """
 
     def __init__(
@@ -180,6 +187,7 @@ class Polynormer(Encoder):
         phase: `local` or `global`; by default the last that there is.
         fiedler: [num_nodes], required by version 2 only.
         """
+        near, graphs = as_neighbours(near), Graphs(*graphs)
         states = self.run_local(states, near, graphs=graphs, fiedler=fiedler, training=training)
         if self.check_phase(phase) == "local":
             return near.join(near.parts(states))

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tpugraphs_polynormer.layers.convolutions import SageConvolution
 from tpugraphs_polynormer.layers.dense import Linear, build_layers
-from tpugraphs_polynormer.layers.edge_index import EdgeIndex
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex, as_neighbours
 from tpugraphs_polynormer.layers.neighbours import ONE_GRAPH, Graphs, NeighbourSteps
 from tpugraphs_polynormer.layers.normalization import l2_normalize
 from tpugraphs_polynormer.layers.ops.aggregation import degrees
@@ -38,6 +38,11 @@ class TpuGraphsLayoutBaseline(GCN):
 
     A is the adjacency matrix with loops, divided by the root of the degrees at both ends; [c, x] W = c U + x V, and the
     model brings c U. Without config_states (late fusion) c U is 0.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> tp.models.TpuGraphsLayoutBaseline(hidden_dim=8, num_layers=2)(tf.ones([3, 5]), edges).shape
+      TensorShape([3, 8])
     """
 
     activation = staticmethod(leaky_relu)
@@ -73,6 +78,7 @@ class TpuGraphsLayoutBaseline(GCN):
         With SharedStates c U is that of the nodes that candidates decide, [reach.sizes[0], candidates, hidden_dim].
         """
         self.check_phase(phase)
+        near = as_neighbours(near)
         states = self.activation(self.prenet(states))
         rounds = zip(
             self.convolutions,
@@ -93,6 +99,11 @@ class TpuGraphsTileBaseline(GraphNetwork):
 
     `begin` is a layer too, on the nodes' inputs and the candidate's bounds, whose projections the model brings:
     sum_j (u_j + c) W + (u_i + c) W' takes one sum over neighbours for all candidates, and the degree for c.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> tp.models.TpuGraphsTileBaseline(hidden_dim=8, num_layers=2)(tf.ones([3, 5]), edges).shape
+      TensorShape([3, 8])
     """
 
     def create_convolution(self, name: str) -> SageConvolution:

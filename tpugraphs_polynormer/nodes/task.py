@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from tpugraphs_polynormer.config.schema import Config
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_edges, unknown_edges
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_edge_index, unknown_edges
 from tpugraphs_polynormer.nodes.chunked_forward import ChunkedForward
 from tpugraphs_polynormer.nodes.datasets import NodeDataset
 from tpugraphs_polynormer.nodes.fiedler import compute_fiedler
@@ -47,7 +47,7 @@ class NodeInputs:
         source, target = dataset.edges[:, 0], dataset.edges[:, 1]
         needs_fiedler = config.model.equivariance == "v2" and "polynormer" in config.model.encoder
         fiedler = compute_fiedler(source, target, dataset.num_nodes) if needs_fiedler else None
-        return NodeInputs(dataset, build_edges(source, target, dataset.num_nodes), fiedler)
+        return NodeInputs(dataset, build_edge_index(source, target, dataset.num_nodes), fiedler)
 
 
 def node_loss(kind: str, logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:

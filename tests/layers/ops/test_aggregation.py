@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tests.layers.graphs import random_pairs, random_states
 from tests.layers.layer_checks import assert_close
-from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_edges
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_edge_index
 from tpugraphs_polynormer.layers.ops import aggregation, attention
 from tpugraphs_polynormer.layers.ops.aggregation import aggregate
 from tpugraphs_polynormer.layers.ops.attention import attend
@@ -21,7 +21,7 @@ def edges(request) -> EdgeIndex:
     """Directed, with repeated edges and nodes without incoming or outgoing edges (the last ones among them)."""
     source, target = random_pairs(NODES - 3, 40)
     mask = np.random.default_rng(5).random(40) < 0.7 if request.param == "masked" else None
-    return build_edges(source, target, NODES, mask=mask)
+    return build_edge_index(source, target, NODES, mask=mask)
 
 
 @pytest.fixture(autouse=True)

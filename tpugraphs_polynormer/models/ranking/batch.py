@@ -7,8 +7,9 @@ from typing import NamedTuple
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
-from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_undirected_edges_tf
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_undirected_edge_tensors
 from tpugraphs_polynormer.layers.neighbours import Graphs
+from tpugraphs_polynormer.models.graph_update import locate_nodes
 
 
 class Batch(NamedTuple):
@@ -46,12 +47,12 @@ def unpack_batch(graph: tfgnn.GraphTensor) -> Batch:
     mask = graph.context["candidate_mask"]
     num_graphs = mask.shape[0] if mask.shape[0] is not None else tf.shape(mask)[0]
     is_real = tf.reduce_any(mask, 1)
-    op_graph_ids, _ = _locate(graph.node_sets["op"], num_graphs)
-    nconfig_graph_ids, nconfig_roles = _locate(graph.node_sets["nconfig"], num_graphs)
+    op_graph_ids, _ = _locate(graph.node_sets["op"])
+    nconfig_graph_ids, nconfig_roles = _locate(graph.node_sets["nconfig"])
     op_mask, nconfig_mask = tf.gather(is_real, op_graph_ids), tf.gather(is_real, nconfig_graph_ids)
     feeds = graph.edge_sets["feed"].adjacency
     num_ops = op_graph_ids.shape[0] if op_graph_ids.shape[0] is not None else tf.shape(op_graph_ids)[0]
-    edges = build_undirected_edges_tf(feeds.source, feeds.target, num_ops, mask=tf.gather(op_mask, feeds.target))
+    edges = build_undirected_edge_tensors(feeds.source, feeds.target, num_ops, mask=tf.gather(op_mask, feeds.target))
     nconfig_ops = None
     if "config" in graph.edge_sets:
         nconfig_ops = _nconfig_ops(graph.edge_sets["config"].adjacency, nconfig_mask, num_ops)
@@ -74,15 +75,10 @@ def unpack_batch(graph: tfgnn.GraphTensor) -> Batch:
     )
 
 
-def _locate(nodes: tfgnn.NodeSet, num_graphs: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Each node's graph and its position therein; by comparison, since tf.repeat has no static shape under XLA."""
+def _locate(nodes: tfgnn.NodeSet) -> tuple[tf.Tensor, tf.Tensor]:
+    """Each node's graph and its position in it."""
     feature = next(iter(nodes.features.values()))
-    total = feature.shape[0] if feature.shape[0] is not None else tf.shape(feature)[0]
-    ends = tf.cumsum(nodes.sizes)
-    positions = tf.range(total)
-    graphs = tf.reduce_sum(tf.cast(positions[:, tf.newaxis] >= ends[tf.newaxis, :], tf.int32), 1)
-    graphs = tf.minimum(graphs, num_graphs - 1)
-    return graphs, positions - tf.gather(ends - nodes.sizes, graphs)
+    return locate_nodes(nodes.sizes, feature.shape[0] if feature.shape[0] is not None else tf.shape(feature)[0])
 
 
 def _nconfig_ops(adjacency: tfgnn.Adjacency, nconfig_mask: tf.Tensor, num_ops: int | tf.Tensor) -> tf.Tensor:

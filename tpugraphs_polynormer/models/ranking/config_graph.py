@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tpugraphs_polynormer.catalog import NUM_OPCODES
 from tpugraphs_polynormer.hlo.opcodes import FREE_OPCODES, OPCODE_IDS
-from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_undirected_edges_tf
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_undirected_edge_tensors
 from tpugraphs_polynormer.layers.ops.formulation import in_xla
 from tpugraphs_polynormer.models.ranking.features import shape_ranks
 
@@ -56,8 +56,10 @@ def build_nconfig_edges(
     source, target = tf.gather(origins, producers), tf.gather(origins, consumers)
     meet = (source >= 0) & (target >= 0) & (source != target)
     if not in_xla():
-        return build_undirected_edges_tf(tf.boolean_mask(source, meet), tf.boolean_mask(target, meet), num_config_nodes)
+        return build_undirected_edge_tensors(
+            tf.boolean_mask(source, meet), tf.boolean_mask(target, meet), num_config_nodes
+        )
     last = num_config_nodes - 1
-    return build_undirected_edges_tf(
+    return build_undirected_edge_tensors(
         tf.where(meet, source, last), tf.where(meet, target, last), num_config_nodes, mask=meet
     )

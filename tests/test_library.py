@@ -6,6 +6,7 @@ import doctest
 import importlib
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ import tensorflow_gnn as tfgnn
 
 import tpugraphs_polynormer as tp
 
+ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("tpugraphs_polynormer", "tpugraphs_polynormer.layers", "tpugraphs_polynormer.models")
 NAMES = [(package, name) for package in PACKAGES for name in importlib.import_module(package).__all__]
 CLASSES = [
@@ -183,3 +185,28 @@ def test_graph_update_reloads_from_its_config() -> None:
     copy.set_weights(update.get_weights())
     found, expected = (layer(graph).node_sets["nodes"]["hidden_state"] for layer in (copy, update))
     np.testing.assert_array_equal(found, expected)
+
+
+def test_the_library_page_runs(tmp_path: Path, monkeypatch) -> None:
+    page = (ROOT / "docs" / "library.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    for block in blocks:
+        exec(block, names)
+    assert names["states"].shape == (5, 16) and names["weights"].shape == (5, 5)
+    np.testing.assert_allclose(tf.reduce_sum(names["weights"], 1), np.ones(5), atol=1e-5)
+    assert names["graph"].node_sets["nodes"]["hidden_state"].shape == (3, 8)
+    assert float(names["loss"][0]) > 0
+
+
+def test_the_notebook_runs(tmp_path: Path, monkeypatch) -> None:
+    cells = json.loads((ROOT / "notebooks" / "polynormer_layer.ipynb").read_text())["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert all(not cell["outputs"] and cell["execution_count"] is None for cell in code)
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    for cell in code:
+        exec("".join(cell["source"]), names)
+    assert names["accuracy"]["local attention"] > 0.9 > names["accuracy"]["dense layers"]
+    assert names["difference"] < 1e-5

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from tpugraphs_polynormer.layers.dense import Linear, build_layers
 from tpugraphs_polynormer.layers.dropout import Dropout
 from tpugraphs_polynormer.layers.neighbours import Graphs
+from tpugraphs_polynormer.layers.normalization import l2_normalize
 from tpugraphs_polynormer.layers.registration import register
+
+
+class Pool(NamedTuple):
+    """One way to sum a graph's nodes into a vector."""
+
+    weights: tf.Tensor  # [n, 1 or dim] float32
+    unit_length: bool = False  # whether the sums are brought to length 1
+
+
+def join_pools(sums: Iterable[tf.Tensor], pools: Sequence[Pool]) -> tf.Tensor:
+    """The sums [G, k, dim] of each pool, one beside the other: [G, k, pools * dim]."""
+    joined = [l2_normalize(each) if how.unit_length else each for each, how in zip(sums, pools, strict=True)]
+    return tf.concat(joined, -1) if len(joined) > 1 else joined[0]
 
 
 def pool(states: tf.Tensor, weights: tf.Tensor, graphs: Graphs) -> tf.Tensor:

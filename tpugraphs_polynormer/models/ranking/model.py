@@ -23,18 +23,22 @@ from tpugraphs_polynormer.models.ranking.features import ConfigValueFeatures, La
 from tpugraphs_polynormer.models.ranking.heads import (
     CandidateAttention,
     FusionHead,
+    Pool,
+    join_pools,
     pool,
     pool_parts,
     pool_weights,
     softmax_weights,
 )
 from tpugraphs_polynormer.models.ranking.layout_sizes import sizes_in_order, tensor_dims
+from tpugraphs_polynormer.models.ranking.segments import NodeSegments, keep_within
 
 
 class Encoded(NamedTuple):
     """What no candidate can change, computed once for all blocks of candidates."""
 
     states: tf.Tensor  # [n, dim]: the encoder's states (late) or the first projection (early)
+    frozen: tf.Tensor | None  # [n, dim], `states` without gradients to the features: of nodes outside a segment
     reach: Reach | None  # with one, the states are in its order
     nconfig_dims: tf.Tensor | None  # [s, 3, 6], see layout_sizes.py; None where config values come without sizes
     nconfig_edges: EdgeIndex | None  # among config nodes; None without an encoder over them
@@ -103,8 +107,18 @@ class RankingModel(tf.keras.Model):
             )
         if config.readout == "weighted":
             self.readout_logits = Linear(config.hidden_dim, name="readout_logits")
-        self.hidden = Linear(config.hidden_dim, activation="relu", name="hidden")
+        self.segments = NodeSegments(num_nodes=config.segment_nodes) if config.segment_nodes else None
+        self.hidden_layers = self._create_hidden_layers()
         self.output_layer = Linear(1, use_bias=False, dtype="float32", name="output")
+
+    def _create_hidden_layers(self) -> list[Linear]:
+        """What follows the pools: one dense layer, or those of the official baseline of the kind."""
+        dim = self.config.hidden_dim
+        if self.config.readout != "official":
+            return [Linear(dim, activation="relu", name="hidden")]
+        num_layers, use_bias = (1, False) if self.kind == "layout" else (2, True)
+        arguments = {"activation": tf.nn.leaky_relu, "use_bias": use_bias}
+        return [Linear(dim, **arguments, name=f"hidden_{i}") for i in range(num_layers)]
 
     @property
     def phases(self) -> tuple[str, ...]:
@@ -123,11 +137,13 @@ class RankingModel(tf.keras.Model):
     def encode(self, batch: Batch, *, phase: str | None = None, training: bool | None = None) -> Encoded:
         """What no candidate can change."""
         reach, features, opcodes = None, batch.features, batch.opcodes
-        if self.config.fusion == "early" and self.frontier and not in_xla():
+        in_segments = self.segments is not None and bool(training)
+        if self.config.fusion == "early" and self.frontier and not in_xla() and not in_segments:
             reach = self._find_reach(batch)
             features, opcodes = tf.gather(features, reach.order), tf.gather(opcodes, reach.order)
-        inputs = self.node_features(features, opcodes)
-        states = self.node_projection(self.input_dropout(inputs, training=training))
+        inputs = self.input_dropout(self.node_features(features, opcodes), training=training)
+        states = self.node_projection(inputs)
+        frozen = self.node_projection(tf.stop_gradient(inputs)) if in_segments else None
         if self.config.fusion != "early":
             states = self.encoder(
                 self.encoder.begin(states, batch.edges),
@@ -138,7 +154,8 @@ class RankingModel(tf.keras.Model):
             )
         operands = batch.producers, batch.consumers
         dims = tensor_dims(batch.features, batch.nconfig_ops, *operands) if self.knows_sizes else None
-        return Encoded(states, reach, dims, None if self.nconfig_encoder is None else self._connect_config_nodes(batch))
+        nconfig_edges = None if self.nconfig_encoder is None else self._connect_config_nodes(batch)
+        return Encoded(states, frozen, reach, dims, nconfig_edges)
 
     def score(
         self, batch: Batch, encoded: Encoded, *, phase: str | None = None, training: bool | None = None
@@ -153,15 +170,19 @@ class RankingModel(tf.keras.Model):
         if encoded.reach is not None:
             pooled = self._run_shared(batch, encoded.states, encoded.reach, config_states, run)
         elif self.config.fusion == "early":
-            states = self._run_naively(batch, encoded.states, config_states, run)
-            pooled = pool(
-                states, self._op_weights(batch, encoded.states, batch.nconfig_ops, batch.op_graphs), batch.op_graphs
-            )
+            if encoded.frozen is not None:
+                states = self._learn_from_segments(batch, encoded, config_states, run)
+            else:
+                states = self._run_naively(batch, encoded.states, config_states, run)
+            pools = self._pools(batch, encoded.states, batch.nconfig_ops, batch.op_graphs)
+            pooled = join_pools((pool(states, each.weights, batch.op_graphs) for each in pools), pools)
         else:
             pooled = self._fuse(batch, encoded, config_states, run)
         if self.config.cross_candidates:
             pooled = self.candidate_attention(pooled, batch.candidate_mask)
-        return -tf.cast(self.output_layer(self.hidden(pooled))[..., 0], tf.float32)  # the layer predicts a cost
+        for layer in self.hidden_layers:
+            pooled = layer(pooled)
+        return -tf.cast(self.output_layer(pooled)[..., 0], tf.float32)  # the layer predicts a cost
 
     def _project_config_values(self, batch: Batch, nconfig_dims: tf.Tensor | None) -> tf.Tensor:
         """Layout: [s, k, config_dim], the value of each config node. Tile: [G, k, config_dim], a candidate's bounds."""
@@ -184,10 +205,23 @@ class RankingModel(tf.keras.Model):
             states = self.encoder.begin(encoded, batch.edges, config_states, batch.op_graph_ids)
         else:
             # At the ops that config nodes decide; 0 at the others.
-            placed = tf.math.unsorted_segment_sum(config_states, batch.nconfig_ops, batch.edges.num_nodes)
+            deciding = tf.where(batch.nconfig_mask, batch.nconfig_ops, -1)  # -1: nowhere
+            placed = tf.math.unsorted_segment_sum(config_states, deciding, batch.edges.num_nodes)
             first, again = self._split_rejoins(placed)
             states = self.encoder.activation(encoded[:, tf.newaxis] + first)
         return self.encoder(states, batch.edges, graphs=batch.op_graphs, **again, **run)
+
+    def _learn_from_segments(self, batch: Batch, encoded: Encoded, config_states: tf.Tensor, run: dict) -> tf.Tensor:
+        """States [n, k, dim]: of a drawn segment of each graph, computed without the rest, and of the others."""
+        others = self._run_naively(batch, encoded.frozen, config_states, run)
+        selected = self.segments(batch.op_graphs)
+        segment = batch._replace(
+            edges=keep_within(batch.edges, selected),
+            op_mask=batch.op_mask & selected,
+            nconfig_mask=batch.nconfig_mask & tf.gather(selected, batch.nconfig_ops),
+        )
+        states = self._run_naively(segment, encoded.states, config_states, run)
+        return tf.where(selected[:, tf.newaxis, tf.newaxis], states, others)
 
     def _split_rejoins(self, placed: tf.Tensor) -> tuple[tf.Tensor, dict]:
         """The config states of the first states, and those that the encoder's layers see again, as its argument."""
@@ -215,15 +249,23 @@ class RankingModel(tf.keras.Model):
         rows = self.encoder.activation(tf.concat([varying, rest], 0))
         parts = self.encoder(rows, near, graphs=batch.op_graphs, **again, **run)
         op_graphs = Graphs(reach.graph_ids, batch.num_graphs, reach.node_mask)
-        weights = self._op_weights(batch, encoded, nconfig_ops, op_graphs)
-        return pool_parts(parts, near.split_nodes(weights), near.part_graphs(batch.op_graphs))
+        pools, part_graphs = self._pools(batch, encoded, nconfig_ops, op_graphs), near.part_graphs(batch.op_graphs)
+        return join_pools((pool_parts(parts, near.split_nodes(each.weights), part_graphs) for each in pools), pools)
 
-    def _op_weights(self, batch: Batch, encoded: tf.Tensor, nconfig_ops: tf.Tensor, graphs: Graphs) -> tf.Tensor:
-        """[n, 1 or dim] float32, in the order of `encoded`: an op's part in its graph's vector (early fusion)."""
-        if self.config.readout == "configurable" and self.kind == "layout":
+    def _pools(self, batch: Batch, encoded: tf.Tensor, nconfig_ops: tf.Tensor, graphs: Graphs) -> list[Pool]:
+        """What makes a graph's vector of its ops (early fusion); weights in the order of `encoded`."""
+        is_layout = self.kind == "layout"
+        if self.config.readout == "configurable" and is_layout:
             weights = pool_weights(batch.nconfig_graphs, "sum")
-            return tf.math.unsorted_segment_sum(weights, nconfig_ops, batch.edges.num_nodes)
-        return self._weigh(encoded, graphs)
+            return [Pool(tf.math.unsorted_segment_sum(weights, nconfig_ops, batch.edges.num_nodes))]
+        if self.config.readout != "official":
+            return [Pool(self._weigh(encoded, graphs))]
+        real = tf.cast(graphs.mask, tf.float32)[:, tf.newaxis]
+        if not is_layout:
+            return [Pool(real)]
+        decides = tf.cast(batch.nconfig_mask, tf.float32)[:, tf.newaxis]
+        decided = tf.math.unsorted_segment_sum(decides, nconfig_ops, batch.edges.num_nodes)
+        return [Pool(pool_weights(graphs, "mean")), Pool(real, unit_length=True), Pool(decided, unit_length=True)]
 
     def _weigh(self, states: tf.Tensor, graphs: Graphs) -> tf.Tensor:
         """[s, 1 or dim] float32: what nodes with the states [s, dim], which no candidate changes, count."""

@@ -157,7 +157,7 @@ def build_ours(kind: str, data: dict[str, np.ndarray], name: str, options: dict)
     contenders = LAYOUT if kind == "layout" else TILE
     config = ModelConfig(**contenders[name], hidden_dim=WIDTH, num_local_layers=options["layers"])
     statistics = summarize_moments(measure_moments(data["node_feat"], data["node_opcode"]))
-    return RankingModel(kind=kind, config=config, statistics=statistics, frontier=name.split()[-1] not in PLAIN)
+    return RankingModel(kind=kind, config=config, statistics=statistics, share_states=name.split()[-1] not in PLAIN)
 
 
 def build_official(kind: str, num_layers: int) -> object:

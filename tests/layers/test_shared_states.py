@@ -95,7 +95,7 @@ def build_model(**settings) -> RankingModel:
 
 def run(model: RankingModel, batch: Batch, *, frontier: bool, training: bool = False) -> tuple[np.ndarray, dict]:
     """Scores of the real graphs and the gradients of a random combination of them, by variable."""
-    model.frontier = frontier and model.config.attention != "local_and_global"
+    model.share_states = frontier and model.config.attention != "local_and_global"
     is_real = batch.candidate_mask.numpy()
     weights = np.random.default_rng(9).normal(size=is_real.shape) * is_real
     with tf.GradientTape() as tape:
@@ -140,7 +140,7 @@ def test_equals_naive(encoder: str, batch: str) -> None:
     naive_and_frontier(build_model(**ENCODERS[encoder]), BATCHES[batch]())
 
 
-@pytest.mark.parametrize("readout", ["mean", "weighted", "configurable"])
+@pytest.mark.parametrize("readout", ["mean", "weighted", "config_nodes", "official"])
 @pytest.mark.parametrize("encoder", ["local", "global"])
 def test_readouts_equal_naive(encoder: str, readout: str) -> None:
     naive_and_frontier(build_model(**ENCODERS[encoder], readout=readout), BATCHES["padded"]())

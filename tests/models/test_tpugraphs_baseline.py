@@ -31,11 +31,27 @@ def node_inputs(model, batch: Batch) -> np.ndarray:
 
 
 def read_out(model, states: np.ndarray, batch: Batch) -> np.ndarray:
-    """[n, k, dim] -> scores [G, k]: sums over each graph, divided by the root of its size."""
-    graphs = batch.op_graph_ids.numpy()
-    pooled = np.stack([states[graphs == g].sum(0) / np.sqrt((graphs == g).sum()) for g in range(batch.num_graphs)])
-    hidden, output = model.hidden, model.output_layer
-    return -(np.maximum(pooled @ hidden.kernel.numpy() + hidden.bias.numpy(), 0) @ output.kernel.numpy())[..., 0]
+    """[n, k, dim] -> scores [G, k]: sums over each graph, divided by the root of its size, or the official way."""
+    graphs, official = batch.op_graph_ids.numpy(), model.config.readout == "official"
+    sums = np.stack([states[graphs == g].sum(0) for g in range(batch.num_graphs)])
+    sizes = np.bincount(graphs, minlength=batch.num_graphs)[:, np.newaxis, np.newaxis]
+    if not official:
+        pooled = sums / np.sqrt(sizes)
+    elif model.kind == "tile":
+        pooled = sums
+    else:
+        decided, of = states[batch.nconfig_ops.numpy()], batch.nconfig_graph_ids.numpy()
+        of_config = np.stack([decided[of == g].sum(0) for g in range(batch.num_graphs)])
+        pooled = np.concatenate([sums / sizes, unit(sums), unit(of_config)], -1)
+    for hidden in model.hidden_layers:
+        mixed = pooled @ hidden.kernel.numpy() + (hidden.bias.numpy() if hidden.use_bias else 0)
+        pooled = leaky(mixed) if official else np.maximum(mixed, 0)
+    assert len(model.hidden_layers) == (2 if official and model.kind == "tile" else 1)
+    return -(pooled @ model.output_layer.kernel.numpy())[..., 0]
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
 
 
 def score_layouts(model, batch: Batch) -> np.ndarray:
@@ -43,7 +59,7 @@ def score_layouts(model, batch: Batch) -> np.ndarray:
     encoder, dim = model.encoder, model.config.hidden_dim
     num_ops, k = len(batch.features), batch.codes.shape[1]
     entries = np.zeros([num_ops, k, 18])
-    entries[batch.nconfig_ops.numpy()] = batch.config_values.numpy()[batch.codes.numpy()]
+    entries[batch.nconfig_ops.numpy()] = 100 * batch.config_values.numpy()[batch.codes.numpy()]
     nodes = np.repeat(node_inputs(model, batch)[:, np.newaxis], k, 1)
     of_entries = np.split(model.config_value_projection.kernel.numpy(), 1 + encoder.num_layers, -1)
     weight = np.concatenate([of_entries[0], model.node_projection.kernel.numpy()])
@@ -88,9 +104,10 @@ def score_tiles(model, batch: Batch) -> np.ndarray:
     return read_out(model, states, batch)
 
 
+@pytest.mark.parametrize("readout", ["sum", "official"])
 @pytest.mark.parametrize(("name", "score"), [(LAYOUT, score_layouts), (TILE, score_tiles)], ids=["layout", "tile"])
-def test_scores_are_those_of_the_straightforward_sums(name, score):
-    config = small_config(name, *RAW)
+def test_scores_are_those_of_the_straightforward_sums(name, score, readout):
+    config = small_config(name, *RAW, f"model.readout={readout}")
     model, batch = built_model(config), unpack_batch(first_batch(config))
     found = model.score(batch, model.encode(batch)).numpy()
     assert found.std() > 1e-3

@@ -60,8 +60,12 @@ class ModelConfig:
     )
     readout: str = setting(
         "weighted",
-        "how states become one score: sum, mean, sum weighted by a learned softmax, or sum of config nodes",
-        choices=("sum", "mean", "weighted", "configurable"),
+        "how states become one score: sum, mean, sum weighted by a learned softmax, sum of config nodes, or as the "
+        "official baselines do (early fusion)",
+        choices=("sum", "mean", "weighted", "config_nodes", "official"),
+    )
+    segment_nodes: int = setting(
+        0, "train on a drawn segment of so many nodes of each graph, as the official layout baseline; 0 on all", low=0
     )
     features: str = setting(
         "scaled", "scaled and embedded, or raw as in the official baseline", choices=("scaled", "raw")
@@ -80,6 +84,10 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if self.hidden_dim % self.num_heads:
             raise ConfigError(f"hidden_dim: found {self.hidden_dim}, expected a multiple of num_heads {self.num_heads}")
+        if self.readout == "official" and (self.fusion != "early" or self.cross_candidates):
+            raise ConfigError("readout: official needs fusion=early and cross_candidates=false")
+        if self.segment_nodes and self.fusion != "early":
+            raise ConfigError(f"segment_nodes: found {self.segment_nodes} with late fusion, expected fusion=early or 0")
 
 
 @dataclass(frozen=True)
@@ -87,6 +95,9 @@ class LossConfig:
     """Weights of the ranking losses; 0 leaves one out."""
 
     list_mle: float = setting(0.0, "ListMLE: likelihood of the true order", low=0)
+    list_mle_slowest: float = setting(
+        0.0, "ListMLE with the slowest candidate first, as the official baselines have it", low=0
+    )
     pairwise_hinge: float = setting(0.0, "pairs: hinge with margin 1", low=0)
     pairwise_logistic: float = setting(1.0, "pairs: logistic", low=0)
     pairwise_noisy: float = setting(0.0, "pairs: logistic, those within the measurement's noise pulled together", low=0)

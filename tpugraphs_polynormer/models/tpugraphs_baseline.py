@@ -1,8 +1,8 @@
 """The official baselines' encoders, one for layouts and one for tiles, without what their code computes twice.
 
-Published as GraphSAGE. The sums are the official ones; what differs is when they are done: a linear map of joined
-inputs is the sum of two linear maps, so the node's part is computed once for all candidates, and states are projected
-before they are summed over neighbours. Edges are this package's: both ways, a loop at each node, none twice.
+They were published as GraphSAGE. The sums are the official ones, in another order: a linear map of concatenated inputs
+is the sum of two linear maps, so the node's part is computed once for all candidates, and states are projected before
+they are summed over neighbours. Edges are those of this package: both ways, a loop at each node, no duplicates.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def leaky_relu(values: tf.Tensor):
 class TpuGraphsLayoutBaseline(GCN):
     """A dense layer, then residual layers: x + f(f(A [c, x] W + b) W' + b'), f the leaky ReLU, c the config_states.
 
-    A is the adjacency matrix with loops, divided by the root of the degrees at both ends; [c, x] W = c U + x V, and the
-    model brings c U. Without config_states (late fusion) c U is 0.
+    A is the adjacency matrix with loops, divided by the root of the degrees at both ends. [c, x] W = c U + x V, and the
+    model passes c U as `config_states`. Without them (late fusion) c U is 0.
 
     Example:
       >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
@@ -97,7 +97,7 @@ class TpuGraphsLayoutBaseline(GCN):
 class TpuGraphsTileBaseline(GraphNetwork):
     """Layers x <- l2(f(A x W + x W' + b)), A the adjacency matrix (with loops, which W' can make up for), f leaky ReLU.
 
-    `begin` is a layer too, on the nodes' inputs and the candidate's bounds, whose projections the model brings:
+    `begin` is a layer too, on the projected inputs of the nodes and the projected bounds of the candidate:
     sum_j (u_j + c) W + (u_i + c) W' takes one sum over neighbours for all candidates, and the degree for c.
 
     Example:
@@ -133,6 +133,6 @@ class TpuGraphsTileBaseline(GraphNetwork):
             member = tf.one_hot(graph_ids, num_graphs, dtype=config_states.dtype)
             counts = tf.concat([member * tf.cast(degrees(near), config_states.dtype), member], 1)  # [n, 2 graphs]
             halves = tf.reshape(tf.concat(tf.split(config_states, 2, -1), 0), [2 * num_graphs, k * self.hidden_dim])
-            told = tf.reshape(counts @ halves, [-1, k, self.hidden_dim])
-            mixed = mixed[:, tf.newaxis] + told
+            of_candidates = tf.reshape(counts @ halves, [-1, k, self.hidden_dim])
+            mixed = mixed[:, tf.newaxis] + of_candidates
         return self.activation(mixed)

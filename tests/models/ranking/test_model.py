@@ -117,7 +117,7 @@ def test_encode_then_score_is_call(name, fusion):
     np.testing.assert_allclose(model.score(batch, model.encode(batch)).numpy(), model(graph).numpy(), atol=1e-6)
 
 
-@pytest.mark.parametrize("readout", ["mean", "weighted", "configurable"])
+@pytest.mark.parametrize("readout", ["mean", "weighted", "config_nodes"])
 def test_other_readouts_are_padded_and_batched_exactly_too(readout):
     extra = f"model.readout={readout}"
     for fusion in ("early", "late"):

@@ -1,7 +1,7 @@
-"""The graph of config nodes: which config nodes hand tensors to each other, with what lies between contracted away.
+"""The graph of config nodes: two are joined where a tensor of one reaches the other through undecided nodes.
 
-A layout travels through the nodes that no candidate decides, so a choice meets the choices of the config nodes
-before and after it, however many elementwise nodes stand between.
+A node that no candidate decides takes the layout of an operand. So the layouts of two config nodes must agree, or be
+copied, however many elementwise nodes are between them.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from tpugraphs_polynormer.layers.dense import build_layers
 from tpugraphs_polynormer.layers.registration import register
 
 _NUM_LAYOUT_VALUES = LAYOUT_MAX - LAYOUT_MIN + 1
+_RAW_LAYOUT_SCALE = 100.0  # of the official layout baseline: node features reach 1e7, layout entries only 5
 _MAX_SCALED = 10.0  # standard deviations: rare columns of unseen programs stay within what the model has met
 
 
@@ -48,7 +49,7 @@ class NodeFeatures(tf.keras.layers.Layer):
     """[n, 140] features and [n] opcodes -> [n, dim] inputs of the first projection.
 
     `scaled`: heavy columns through the signed logarithm, all standardised by the train split's statistics, the
-    minor-to-major columns embedded, their zero padding told from axis 0 by the shape's rank. `raw`: as they are.
+    minor-to-major columns embedded, with -1 instead of 0 behind the shape's rank. `raw`: as they are.
     """
 
     def __init__(
@@ -93,7 +94,11 @@ class NodeFeatures(tf.keras.layers.Layer):
 
     def get_config(self) -> dict:
         own = {key: getattr(self, key) for key in ("mean", "std", "heavy", "opcode_dim", "raw")}
-        return {**super().get_config(), **own, "layout_embedding": self.layout_embedding}
+        return {**super().get_config(), **own, "layout_embedding": tf.keras.layers.serialize(self.layout_embedding)}
+
+    @classmethod
+    def from_config(cls, config: dict) -> NodeFeatures:
+        return cls(**{**config, "layout_embedding": tf.keras.layers.deserialize(config["layout_embedding"])})
 
 
 def shape_ranks(features: tf.Tensor) -> tf.Tensor:
@@ -124,10 +129,15 @@ class ConfigValueFeatures(tf.keras.layers.Layer):
 
     def call(self, values: tf.Tensor) -> tf.Tensor:
         if self.raw:
-            return tf.cast(values, self.compute_dtype)
+            return tf.cast(values, self.compute_dtype) * (_RAW_LAYOUT_SCALE if self.kind == "layout" else 1.0)
         if self.kind == "layout":
             return self.layout_embedding(values)
         return tf.cast(signed_log(values), self.compute_dtype)
 
     def get_config(self) -> dict:
-        return {**super().get_config(), "kind": self.kind, "layout_embedding": self.layout_embedding, "raw": self.raw}
+        own = {"kind": self.kind, "raw": self.raw, "layout_embedding": tf.keras.layers.serialize(self.layout_embedding)}
+        return {**super().get_config(), **own}
+
+    @classmethod
+    def from_config(cls, config: dict) -> ConfigValueFeatures:
+        return cls(**{**config, "layout_embedding": tf.keras.layers.deserialize(config["layout_embedding"])})

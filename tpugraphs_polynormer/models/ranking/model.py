@@ -48,23 +48,23 @@ class RankingModel(tf.keras.Model):
     """GraphTensor batch -> scores [G, k].
 
     `early` fusion: the config values of a candidate are added to the first state of its config nodes (tile: of every
-    node), and the encoder runs on [n, k, dim]. `late`: the encoder runs once per graph on [n, dim]; candidates then
-    meet the states of the config nodes (tile: of every node), and a second, shorter encoder runs per candidate over
-    the graph of config nodes (see config_graph.py). Settings are projected once per distinct config value.
+    node), and the encoder runs on [n, k, dim]. `late`: the encoder runs once per graph on [n, dim]; config values are
+    then joined to the states of the config nodes (tile: of every node), and a second, shorter encoder runs per
+    candidate over the graph of config nodes (see config_graph.py). Each distinct config value is projected once.
 
     Early fusion of layouts keeps one state for nodes that no candidate has reached (see layers/shared_states.py),
-    except under XLA and in encoders where each layer reaches every node; `frontier=False` never does: the naive
-    computation, for tests.
+    except under XLA and in encoders where each layer reaches every node. `share_states=False` never does; tests compare
+    the two.
     """
 
     def __init__(
-        self, *, kind: str, config: ModelConfig, statistics: FeatureStatistics, frontier: bool = True, **kwargs
+        self, *, kind: str, config: ModelConfig, statistics: FeatureStatistics, share_states: bool = True, **kwargs
     ):
         super().__init__(**kwargs)
         self.kind = kind
         self.config = config
         reaches_all = config.encoder == "polynormer" and config.attention == "local_and_global"
-        self.frontier = frontier and kind == "layout" and not reaches_all
+        self.share_states = share_states and kind == "layout" and not reaches_all
         raw = config.features == "raw"
         layout_embedding = LayoutEmbedding(dim=config.layout_dim, name="layout_embedding")
         self.node_features = NodeFeatures(
@@ -138,7 +138,7 @@ class RankingModel(tf.keras.Model):
         """What no candidate can change."""
         reach, features, opcodes = None, batch.features, batch.opcodes
         in_segments = self.segments is not None and bool(training)
-        if self.config.fusion == "early" and self.frontier and not in_xla() and not in_segments:
+        if self.config.fusion == "early" and self.share_states and not in_xla() and not in_segments:
             reach = self._find_reach(batch)
             features, opcodes = tf.gather(features, reach.order), tf.gather(opcodes, reach.order)
         inputs = self.input_dropout(self.node_features(features, opcodes), training=training)
@@ -255,7 +255,7 @@ class RankingModel(tf.keras.Model):
     def _pools(self, batch: Batch, encoded: tf.Tensor, nconfig_ops: tf.Tensor, graphs: Graphs) -> list[Pool]:
         """What makes a graph's vector of its ops (early fusion); weights in the order of `encoded`."""
         is_layout = self.kind == "layout"
-        if self.config.readout == "configurable" and is_layout:
+        if self.config.readout == "config_nodes" and is_layout:
             weights = pool_weights(batch.nconfig_graphs, "sum")
             return [Pool(tf.math.unsorted_segment_sum(weights, nconfig_ops, batch.edges.num_nodes))]
         if self.config.readout != "official":

@@ -31,10 +31,10 @@ import numpy as np
 from tpugraphs_polynormer.hlo.errors import HloError
 from tpugraphs_polynormer.hlo.module import Instruction, Module
 from tpugraphs_polynormer.hlo.opcodes import CONFIGURABLE_OPCODES, ELEMENTWISE_OPCODES
+from tpugraphs_polynormer.hlo.shapes import padded_elements
 
 MAX_RANK = 6
 NUM_LAYOUT_COLUMNS = 18
-_LANES, _SUBLANES = 128, 8
 Layout = tuple[int, ...]
 Choice = tuple[Layout, Layout, Layout]
 
@@ -151,8 +151,7 @@ def _two_minor_dims(dims: Iterable[int], shape: Layout) -> tuple[Layout, ...]:
 
 
 def _padded_size(order: Layout, shape: Layout) -> int:
-    minor, second = (shape[dim] for dim in order)
-    return -(-minor // _LANES) * _LANES * (-(-second // _SUBLANES) * _SUBLANES)
+    return padded_elements([shape[dim] for dim in order], minor_to_major=(0, 1))
 
 
 def _reshape_table(output: Layout, operand: Layout) -> np.ndarray:

@@ -22,16 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tpugraphs_polynormer.hlo.features import CONVOLUTION_DIMENSIONS, WINDOW_SIZE
-from tpugraphs_polynormer.simulator.hardware import (
-    LANES,
-    MEASUREMENT_NOISE,
-    TPU_V3,
-    TpuCore,
-    element_bytes,
-    padded_elements,
-    round_up,
-)
-from tpugraphs_polynormer.simulator.layouts import (
+from tpugraphs_polynormer.hlo.layout_flow import (
     CONVOLUTION,
     DOT,
     ELEMENTWISE,
@@ -46,6 +37,8 @@ from tpugraphs_polynormer.simulator.layouts import (
     ProgramLayouts,
     opcode_set,
 )
+from tpugraphs_polynormer.hlo.shapes import LANES, element_bytes, padded_elements, round_up
+from tpugraphs_polynormer.simulator.hardware import MEASUREMENT_NOISE, TPU_V3, TpuCore
 
 _BLOCK_ROWS = 8192
 _NO_TRAFFIC = FREE | opcode_set("tuple while call conditional after-all")

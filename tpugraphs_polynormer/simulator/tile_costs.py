@@ -14,10 +14,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from tpugraphs_polynormer.hlo.features import CONVOLUTION_DIMENSIONS, WINDOW_SIZE, pad_sum_product
+from tpugraphs_polynormer.hlo.layout_flow import CONVOLUTION, ELEMENTWISE, REDUCE, ProgramLayouts
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_IDS
+from tpugraphs_polynormer.hlo.shapes import LANES, SUBLANES, element_bytes, padded_elements, round_up
 from tpugraphs_polynormer.simulator.costs import contraction_size, kernel_operand
-from tpugraphs_polynormer.simulator.hardware import LANES, SUBLANES, TPU_V3, TpuCore, element_bytes, padded_elements
-from tpugraphs_polynormer.simulator.layouts import CONVOLUTION, ELEMENTWISE, REDUCE, ProgramLayouts
+from tpugraphs_polynormer.simulator.hardware import TPU_V3, TpuCore
 
 _PARAMETER, _FUSION, _TUPLE = (OPCODE_IDS[name] for name in ("parameter", "fusion", "tuple"))
 _UNIT = SUBLANES * LANES  # elements of a native tile
@@ -155,7 +156,7 @@ class TileCosts:
         moved = tiles[0] * input_loads + tiles[1] * kernel_loads + tiles[2] * num_outputs
         transfer = moved / self._core.hbm_bandwidth / self._efficiency(kernel, self.kernel_units)
         visited = num_outputs * bounds.prod(axis=1) * _UNIT
-        work = 2.0 * visited * -(-self._contraction // LANES) * LANES / self._core.peak_flops
+        work = 2.0 * visited * round_up(self._contraction, LANES) / self._core.peak_flops
         work = work + steps * LANES / self._core.clock  # filling the systolic array with each slice of the kernel
         return self._total(steps, transfer, work, 2.0 * sum(tiles))
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from tpugraphs_polynormer.hlo.features import DIMENSIONS, MINOR_TO_MAJOR, SHAPE_DIMENSIONS
 from tpugraphs_polynormer.hlo.opcodes import ELEMENTWISE_OPCODES, FREE_OPCODES, OPCODE_IDS
-from tpugraphs_polynormer.simulator.hardware import padded_elements
+from tpugraphs_polynormer.hlo.shapes import padded_elements
 
 FIXED = -1  # the source of a layout that no candidate can change
 Layout = tuple[int, ...]

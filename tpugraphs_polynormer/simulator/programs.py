@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tpugraphs_polynormer.hlo.module import Instruction, Module
+from tpugraphs_polynormer.simulator.builder import PRED, S32, ComputationBuilder
 from tpugraphs_polynormer.simulator.network import PRECISIONS, Network
-from tpugraphs_polynormer.simulator.recurrent import unroll_loop
 
 
 @dataclass(frozen=True)
@@ -175,11 +175,68 @@ def recurrent(draw: _Draw) -> Module:
     net = draw.network(f"lstm_S-{length}", train, batch, layers, width)
     value = net.input((length, batch, width))
     for _ in range(layers):
-        value = unroll_loop(net, value, width)
+        value = _lstm_loop(net, value, width)
     last = net.hlo.slice(value, 0, length - 1, length)
     flat = net.reshape(last, (batch, width))
     head = _mlp(net, flat, [2 * width] * draw.between(1, 3))
     return net.finish(net.dense(head, draw.pick((10, 1000, 10_000))), train=train)
+
+
+def _lstm_loop(net: Network, sequence: Instruction, width: int) -> Instruction:
+    """Hidden states [length, batch, width] of an LSTM over [length, batch, features]; no gradient passes the loop."""
+    length, batch, features = sequence.shape.dimensions
+    kind = net.element_type
+    results = net.hlo.full((length, batch, width), kind)
+    state = [
+        net.hlo.constant(S32),
+        net.hlo.full((batch, width), kind),
+        net.hlo.full((batch, width), kind),
+        net.hlo.parameter((features, 4 * width), kind),
+        net.hlo.parameter((width, 4 * width), kind),
+        sequence,
+        results,
+    ]
+    packed = net.hlo.tuple(state)
+    body = _loop_body(net, packed)
+    condition = _loop_condition(net, packed)
+    return net.hlo.element(net.hlo.loop(packed, condition, body), 6)
+
+
+def _loop_condition(net: Network, packed: Instruction) -> int:
+    hlo = net.module.computation("while_cond")
+    state = hlo.tuple_parameter(packed.shape.tuple_shapes)
+    step = hlo.element(state, 0)
+    return hlo.finish(hlo.add("compare", (), (step, hlo.constant(S32)), PRED))
+
+
+def _loop_body(net: Network, packed: Instruction) -> int:
+    """One time step: gates = x W + h U; c = f c + i g; h = o tanh(c)."""
+    hlo = net.module.computation("while_body")
+    state = hlo.tuple_parameter(packed.shape.tuple_shapes)
+    step, hidden, cell, to_gates, recurrence, sequence, results = (hlo.element(state, index) for index in range(7))
+    batch, width = hidden.shape.dimensions
+    features = sequence.shape.dimensions[2]
+    zero = hlo.constant(S32)
+    sizes = {"dynamic_slice_sizes": (1, batch, features)}
+    taken = hlo.add("dynamic-slice", (1, batch, features), (sequence, step, zero, zero), **sizes)
+    current = hlo.reshape(taken, (batch, features))
+    dims = (batch, 4 * width)
+    gates = hlo.binary("add", hlo.dot(current, to_gates, dims), hlo.dot(hidden, recurrence, dims))
+    cell, hidden = _lstm_step(hlo, gates, cell, width)
+    row = hlo.reshape(hidden, (1, batch, width))
+    results = hlo.add("dynamic-update-slice", results.shape.dimensions, (results, row, step, zero, zero))
+    step = hlo.add("add", (), (step, hlo.constant(S32)))
+    return hlo.finish(hlo.tuple([step, hidden, cell, to_gates, recurrence, sequence, results]))
+
+
+def _lstm_step(
+    hlo: ComputationBuilder, gates: Instruction, cell: Instruction, width: int
+) -> tuple[Instruction, Instruction]:
+    pieces = [hlo.slice(gates, 1, index * width, (index + 1) * width) for index in range(4)]
+    keep, write, out = (hlo.unary("logistic", each) for each in pieces[:3])
+    fresh = hlo.unary("tanh", pieces[3])
+    cell = hlo.binary("add", hlo.binary("multiply", keep, cell), hlo.binary("multiply", write, fresh))
+    return cell, hlo.binary("multiply", out, hlo.unary("tanh", cell))
 
 
 Family = Callable[[_Draw], Module]

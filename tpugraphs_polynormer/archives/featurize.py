@@ -14,11 +14,12 @@ from tqdm import tqdm
 from tpugraphs_polynormer.archives.npz import TileArchive, read_archive
 from tpugraphs_polynormer.archives.tuning import layout_archive, layout_tuning_arrays, tile_tuning_arrays
 from tpugraphs_polynormer.archives.writer import order_members, write_archive
-from tpugraphs_polynormer.hlo.errors import HloError
+from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.module import Module
-from tpugraphs_polynormer.hlo.protobuf import detect_kind, parse_layout_tuning, parse_module, parse_tile_tuning
+from tpugraphs_polynormer.hlo.protobuf import parse_module
 from tpugraphs_polynormer.hlo.sampling import draw_candidates, enumerate_choices
+from tpugraphs_polynormer.hlo.tuning import detect_kind, parse_layout_tuning, parse_tile_tuning
 
 _MAX_BYTES = (1 << 31) - 1  # what a protobuf message can be at most
 _logger = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from itertools import permutations, product
 
 import numpy as np
 
-from tpugraphs_polynormer.hlo.errors import HloError
+from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.module import Instruction, Module
 from tpugraphs_polynormer.hlo.opcodes import CONFIGURABLE_OPCODES, ELEMENTWISE_OPCODES
 from tpugraphs_polynormer.hlo.shapes import padded_elements

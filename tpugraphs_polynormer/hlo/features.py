@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tpugraphs_polynormer.hlo.errors import HloError
+from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.module import Instruction, Module
 from tpugraphs_polynormer.hlo.opcodes import opcode_id
 
@@ -68,18 +68,11 @@ COLUMNS: tuple[str, ...] = (
 )
 NUM_COLUMNS = len(COLUMNS)
 
-IS_ROOT = 0
 ELEMENT_TYPE = slice(2, 21)
 SHAPE_DIMENSIONS = slice(21, 27)
-SHAPE_SUM = 27
-SHAPE_PRODUCT = 28
-TUPLE_COUNT = 29
-PARAMETER_NUMBER = 30
 DIMENSIONS = slice(31, 37)
 WINDOW_SIZE = slice(37, 43)
 CONVOLUTION_DIMENSIONS = slice(93, 107)
-FEATURE_GROUP_COUNT = 107
-BATCH_GROUP_COUNT = 108
 MINOR_TO_MAJOR = slice(134, 140)
 
 _EMPTY_PRODUCTS = (28, 44, 52, 60, 68, 76, 84, 112, 116, 120, 124, 128, 132)

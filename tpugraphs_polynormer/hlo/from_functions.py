@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tpugraphs_polynormer.hlo.errors import HloError
+from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.module import Module
 from tpugraphs_polynormer.hlo.prelayout import EXPORT_NAME, find_snapshot
 from tpugraphs_polynormer.hlo.protobuf import parse_module

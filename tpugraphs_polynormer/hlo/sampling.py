@@ -8,8 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.choices import NUM_LAYOUT_COLUMNS, Choices, enumerate_choices
-from tpugraphs_polynormer.hlo.errors import HloError
 
 __all__ = [
     "MODES",

@@ -48,7 +48,7 @@ def check_against_numpy(collection: RankingDataset, split_name: str, path: Path)
     split = collection.split(split_name)
     (number,) = [i for i, entry in enumerate(split.graphs) if entry.name == path.name.removesuffix(".npz")]
     graph = tfgnn.parse_single_example(graph_spec(collection.manifest.kind), split.read_record(number))
-    codes = split.read_block(number, 0, split.graphs[number].num_candidates)
+    codes = split.read_codes(number, np.arange(split.graphs[number].num_candidates))
     features = graph.node_sets["config_value"]["values"].numpy()[codes]
     with np.load(path, allow_pickle=False) as archive:
         assert np.array_equal(graph.node_sets["op"]["features"], archive["node_feat"])

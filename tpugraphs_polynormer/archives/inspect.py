@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import kendalltau
 
 from tpugraphs_polynormer.archives.noise import MIN_PAIRS, group_equal, pair_repeats, study_noise
-from tpugraphs_polynormer.archives.npz import LayoutArchive, TileArchive, read_archive
+from tpugraphs_polynormer.archives.npz import LayoutArchive, TileArchive, read_archive, relative_costs
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_NAMES
 
 _QUANTILES = (0, 10, 50, 90, 100)
@@ -98,7 +98,7 @@ def inspect_archive(path: Path | str) -> Inspection:
         costs = archive.config_runtime.astype(np.float64)
     else:
         candidates, configurable = archive.config_feat, np.zeros(0, np.uint8)
-        costs = archive.config_runtime / archive.config_runtime_normalizers
+        costs = relative_costs(archive.config_runtime, archive.config_runtime_normalizers)
     return Inspection(
         archive=archive,
         opcodes=_count_opcodes(archive.node_opcode),

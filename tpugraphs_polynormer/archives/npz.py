@@ -109,6 +109,14 @@ def read_archive(path: Path | str, *, with_candidates: bool = True) -> TileArchi
         return _read_tile(members, graph)
 
 
+def relative_costs(runtimes: np.ndarray, normalizers: np.ndarray | None = None) -> np.ndarray:
+    """[c]: what candidates are ranked by, lower is faster: runtimes (layouts), or runtime over normalizer (tiles).
+
+    Runtimes without normalizers stay int64, so that large ones are not rounded.
+    """
+    return runtimes if normalizers is None else runtimes / normalizers
+
+
 def iterate_layouts(path: Path | str) -> Iterator[np.ndarray]:
     """Yields a layout archive's candidates in order as int8 blocks [b, nc, 18], about 4 MB of float32 at a time.
 

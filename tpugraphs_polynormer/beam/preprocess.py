@@ -28,7 +28,6 @@ from tpugraphs_polynormer.beam.runners import make_options, run_pipeline
 from tpugraphs_polynormer.catalog import SPLITS, find_collection
 from tpugraphs_polynormer.datasets.exclusion import find_excluded, read_patterns
 from tpugraphs_polynormer.datasets.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, write_json
-from tpugraphs_polynormer.datasets.reader import CANDIDATE_SUFFIX, RECORD_SUFFIX
 from tpugraphs_polynormer.datasets.schema import SCHEMA_NAME, write_schema
 from tpugraphs_polynormer.datasets.shards import (
     DESCRIPTION_SUFFIX,
@@ -38,6 +37,7 @@ from tpugraphs_polynormer.datasets.shards import (
     moments_of,
     write_shard,
 )
+from tpugraphs_polynormer.datasets.split_files import CANDIDATE_SUFFIX, RECORD_SUFFIX
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics, Moments, merge, summarize_moments
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import replacing

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from tpugraphs_polynormer.archives.noise import group_equal
+from tpugraphs_polynormer.archives.npz import relative_costs
 from tpugraphs_polynormer.catalog import LAYOUT_MAX, LAYOUT_MIN, NUM_LAYOUT_FEATURES, NUM_TILE_FEATURES
 
 NUM_TILE_BOUNDS = 3  # kernel, output and input bounds
+CONFIG_VALUE_DIMS = {"layout": NUM_LAYOUT_FEATURES, "tile": NUM_TILE_FEATURES // NUM_TILE_BOUNDS}
 # The seven values of a layout feature take three bits, so a config value is one number of 54 bits.
 _FEATURE_BITS = (LAYOUT_MAX - LAYOUT_MIN).bit_length()
 _WORDS = np.dtype([("first", "<u8"), ("second", "<u8"), ("rest", "<u2")])  # 18 bytes, one per feature
@@ -50,7 +52,7 @@ def encode_layouts(blocks: Iterable[np.ndarray], num_config_nodes: int) -> tuple
 
 def encode_tiles(config_feat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """[c, 24] float32 -> (config values [v, 8], codes [c, 3]): one code each for kernel, output and input bounds."""
-    bounds = config_feat.reshape(-1, NUM_TILE_FEATURES // NUM_TILE_BOUNDS)
+    bounds = config_feat.reshape(-1, CONFIG_VALUE_DIMS["tile"])
     config_values, first, inverse = np.unique(bounds, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first)
     ranks = np.empty_like(order)
@@ -71,7 +73,7 @@ def collapse_duplicates(candidates: Candidates, groups: np.ndarray) -> Candidate
     first[groups[::-1]] = np.arange(len(groups))[::-1]
     runtimes = _rounded_means(candidates.runtimes, groups, counts)
     normalizers = candidates.normalizers[first]
-    order = np.lexsort((first, runtimes / normalizers))
+    order = np.lexsort((first, relative_costs(runtimes, normalizers)))
     return Candidates(
         config_values=candidates.config_values,
         codes=candidates.codes[first[order]],

@@ -21,15 +21,12 @@ import tensorflow_gnn as tfgnn
 from google.protobuf import text_format
 
 from tpugraphs_polynormer.config.schema import DataConfig
-from tpugraphs_polynormer.datasets.manifest import DatasetError
 from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit
+from tpugraphs_polynormer.datasets.sampler import CandidateSampler, fetch_candidates
 from tpugraphs_polynormer.datasets.schema import schema_text
 
 # For functions without Python branches on tensors: converting them would only take seconds.
 _as_written = tf.autograph.experimental.do_not_convert
-
-_RATIO_UNIT = 2.0**40  # a tile's runtime over its normalizer, kept as an integer: finer than any measurement
-_RATIO_MAX = 2.0**62  # past a ratio of four million nothing is told apart, but nothing overflows either
 
 
 @dataclass(frozen=True)
@@ -53,67 +50,6 @@ class Shard:
 _WHOLE = Shard()
 
 
-def costs_of(split: RankingSplit, number: int, kind: str, candidates: np.ndarray | None = None) -> np.ndarray:
-    """[c] int64: what a graph's candidates (or the named ones) are ranked by; all 0 where runtimes are hidden."""
-    runtimes = split.read_column(number, "runtimes", candidates)
-    if kind == "layout":
-        return runtimes
-    normalizers = split.read_column(number, "normalizers", candidates)
-    return np.rint(np.minimum(runtimes / normalizers * _RATIO_UNIT, _RATIO_MAX)).astype(np.int64)
-
-
-class CandidateSampler:
-    """Which graphs and which of their candidates make up training step s: the same for the same (seed, step)."""
-
-    def __init__(self, split: RankingSplit, kind: str, config: DataConfig, seed: int) -> None:
-        self._split, self._kind, self._config, self._seed = split, kind, config, seed
-        # One distinct candidate cannot be ranked against anything.
-        self._graphs = np.array([i for i, entry in enumerate(split.graphs) if entry.num_candidates > 1])
-        if not len(self._graphs):
-            raise DatasetError("the train split has no graph with two different candidates: nothing can be learned")
-
-    @property
-    def num_graphs(self) -> int:
-        """How many graphs take part: one epoch."""
-        return len(self._graphs)
-
-    def graph_at(self, position: int) -> int:
-        """The number of the graph at a position of the endless sequence of shuffled epochs."""
-        epoch, place = divmod(position, len(self._graphs))
-        order = np.random.default_rng((self._seed, 0, epoch)).permutation(len(self._graphs))
-        return int(self._graphs[order[place]])
-
-    def candidates_at(self, position: int, number: int) -> np.ndarray:
-        """Up to k distinct candidates of a graph, [<= k] in random order."""
-        random = np.random.default_rng((self._seed, 1, position))
-        total = self._split.graphs[number].num_candidates
-        count = min(self._config.candidates_per_graph, total)
-        if self._config.sampling == "uniform" or count == total:
-            return random.choice(total, count, replace=False)
-        # Training candidates are stored fastest first (encoding.collapse_duplicates).
-        num_fast = max(1, int(total * self._config.fast_quantile))
-        fast = random.choice(num_fast, min(num_fast, round(count * self._config.fast_share)), replace=False)
-        others = np.setdiff1d(random.choice(total, count, replace=False), fast)
-        return random.permutation(np.concatenate([fast, random.permutation(others)])[:count])
-
-    def draw(self, position: int) -> tuple[bytes, np.ndarray, np.ndarray, np.ndarray]:
-        """(record, codes [config nodes, k], costs [k], mask [k]) of the graph at a position."""
-        number = self.graph_at(position)
-        candidates = self.candidates_at(position, number)
-        fetched = _fetch(self._split, number, self._kind, candidates, self._config.candidates_per_graph)
-        return self._split.read_record(number), *fetched
-
-
-def _fetch(
-    split: RankingSplit, number: int, kind: str, candidates: np.ndarray, width: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(codes [config nodes, width], costs [width], mask [width]) of the candidates; padding is candidate 0, masked."""
-    mask = np.arange(width) < len(candidates)
-    padded = np.zeros(width, np.int64)
-    padded[: len(candidates)] = candidates
-    return split.read_codes(number, padded).T.astype(np.int32), costs_of(split, number, kind, padded), mask
-
-
 def make_training_dataset(
     collection: RankingDataset,
     config: DataConfig,
@@ -124,7 +60,7 @@ def make_training_dataset(
     num_parallel_calls: int = tf.data.AUTOTUNE,
 ) -> tf.data.Dataset:
     """Endless batches of merged graphs, from step `start_step` on, one element per replica of this worker."""
-    sampler = CandidateSampler(collection.split("train"), collection.manifest.kind, config, seed)
+    sampler = CandidateSampler(collection.split("train"), config, seed)
     per_step = shard.num_workers * shard.num_replicas * config.graphs_per_batch
 
     def positions() -> tf.data.Dataset:
@@ -252,4 +188,4 @@ def iterate_blocks(
         candidates = np.arange(split.graphs[number].num_candidates)
     for start in range(0, len(candidates), block):
         chosen = candidates[start : start + block]
-        yield CandidateBlock(kind, record, *_fetch(split, number, kind, chosen, block), start, start + len(chosen))
+        yield CandidateBlock(kind, record, *fetch_candidates(split, number, chosen, block), start, start + len(chosen))

@@ -17,7 +17,14 @@ import numpy as np
 
 from tpugraphs_polynormer.archives.featurize import featurize_file
 from tpugraphs_polynormer.archives.noise import group_equal, measure_noise
-from tpugraphs_polynormer.archives.npz import ArchiveError, LayoutArchive, TileArchive, iterate_layouts, read_archive
+from tpugraphs_polynormer.archives.npz import (
+    ArchiveError,
+    LayoutArchive,
+    TileArchive,
+    iterate_layouts,
+    read_archive,
+    relative_costs,
+)
 from tpugraphs_polynormer.archives.writer import write_archive
 from tpugraphs_polynormer.datasets.encoding import Candidates, collapse_duplicates, encode_layouts, encode_tiles
 from tpugraphs_polynormer.datasets.manifest import (
@@ -30,7 +37,8 @@ from tpugraphs_polynormer.datasets.manifest import (
     parse_record,
 )
 from tpugraphs_polynormer.datasets.pruning import keep_neighbourhood
-from tpugraphs_polynormer.datasets.reader import (
+from tpugraphs_polynormer.datasets.records import RECORD_FRAMING, serialize_graph, write_record
+from tpugraphs_polynormer.datasets.split_files import (
     CANDIDATE_SUFFIX,
     RECORD_SUFFIX,
     candidate_bytes,
@@ -38,7 +46,6 @@ from tpugraphs_polynormer.datasets.reader import (
     shard_checksums,
     write_candidates,
 )
-from tpugraphs_polynormer.datasets.records import RECORD_FRAMING, serialize_graph, write_record
 from tpugraphs_polynormer.datasets.statistics import Moments, measure_moments, merge, summarize_sizes
 from tpugraphs_polynormer.errors import UserError
 
@@ -186,7 +193,7 @@ def _write_staged(
                 continue
             num_source = len(candidates.rows)
             groups = group_equal(candidates.codes)
-            noise = measure_noise(candidates.runtimes / candidates.normalizers, groups)
+            noise = measure_noise(relative_costs(candidates.runtimes, candidates.normalizers), groups)
             if is_train:
                 candidates = collapse_duplicates(candidates, groups)
             kept = keep_neighbourhood(archive, options.max_nodes, options.num_hops)

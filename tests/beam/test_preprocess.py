@@ -15,16 +15,9 @@ from apache_beam.io.filesystem import FileMetadata, FileSystem
 from tests.small_archives import layout_arrays, write_tree
 from tests.small_datasets import LAYOUT, TILE, preprocess_here, write_small_tree
 from tpugraphs_polynormer.beam import preprocess
-from tpugraphs_polynormer.beam.preprocess import (
-    FAILURE_NAME,
-    REJECTED_NAME,
-    Preprocess,
-    PreprocessError,
-    WriteShard,
-    check_commit,
-    clear_commit,
-    plan_job,
-)
+from tpugraphs_polynormer.beam.commit import FAILURE_NAME, REJECTED_NAME, check_commit, clear_commit
+from tpugraphs_polynormer.beam.plan import PreprocessError, plan_job
+from tpugraphs_polynormer.beam.preprocess import Preprocess, WriteShard
 from tpugraphs_polynormer.cli.main import main
 from tpugraphs_polynormer.datasets.input_pipeline import graph_spec
 from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME
@@ -330,7 +323,7 @@ def test_what_a_runner_loses_is_noticed(tree, tmp_path, monkeypatch, capsys, bro
 
 
 def test_success_without_a_manifest_is_noticed(tree, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(preprocess, "_commit", lambda *_: [])
+    monkeypatch.setattr(preprocess, "commit", lambda *_: [])
     assert run(tree, tmp_path, collections=(LAYOUT,)) == 2
     assert "without writing it" in capsys.readouterr().err
 

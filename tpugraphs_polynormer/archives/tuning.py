@@ -1,4 +1,4 @@
-"""TpuGraphs tuning files (protobuf) to the arrays of the official npz archives."""
+"""The arrays of the official npz archives, made from tuning records."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def layout_tuning_arrays(tuning: LayoutTuning) -> dict[str, np.ndarray]:
 def layout_archive(
     graph: ModuleArrays, *, node_config_ids: np.ndarray, node_config_feat: np.ndarray, config_runtime: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """The arrays of a layout archive, made of a graph and its candidates, with the traits of the official files."""
+    """The arrays of a layout archive of a graph and its candidates, in the official order, dtypes and memory orders."""
     return order_members(
         {
             "node_feat": graph.node_feat,
@@ -64,7 +64,7 @@ def tile_tuning_arrays(tuning: TileTuning) -> dict[str, np.ndarray] | None:
     """
     if len(tuning.runs) < 2 or any(run.tiles is None for run in tuning.runs):
         return None
-    # Times of 0 and 1 ns are the marks of failed measurements.
+    # Times of 0 and 1 ns mark failed measurements.
     kept = [run for run in tuning.runs if not run.has_error and run.runtime_ns is not None and run.runtime_ns > 1]
     normalizers = [run.runtime_ns for run in kept if run.is_default]
     if not normalizers:

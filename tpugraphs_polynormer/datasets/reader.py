@@ -32,7 +32,7 @@ from tpugraphs_polynormer.datasets.targets import read_costs
 
 
 def open_dataset(folder: Path | str) -> RankingDataset:
-    """Opens one preprocessed collection: a folder that `tpugraphs preprocess` wrote, with its manifest.json.
+    """The dataset in a folder that `tpugraphs preprocess` wrote for one collection.
 
     Example, on a layout collection with 8 train graphs:
 
@@ -49,9 +49,6 @@ def open_dataset(folder: Path | str) -> RankingDataset:
     >>> drawn.costs.shape, drawn.costs.dtype  # nanoseconds
     ((4,), dtype('int64'))
 
-    Returns:
-      The dataset; `split(name)` opens one of its splits.
-
     Raises:
       DatasetError: the folder holds no finished dataset, or its files do not agree with the manifest.
     """
@@ -60,7 +57,7 @@ def open_dataset(folder: Path | str) -> RankingDataset:
 
 @dataclass(frozen=True)
 class CandidateDraw:
-    """Some candidates of one graph.
+    """Candidates of one graph, decoded.
 
     Attributes:
       numbers: int64 [k], the candidates' numbers in the graph.
@@ -91,7 +88,7 @@ class RankingGraph:
         (source, target) in two rows.
       nconfig_ops: int64 [s], the node that each config node of a layout graph belongs to; empty for tiles.
       config_values: float32 [v, 18], or [v, 8] for tiles: the distinct values that the config nodes take.
-      num_candidates: how many candidates the graph has.
+      num_candidates: the number of its candidates.
     """
 
     name: str
@@ -106,7 +103,7 @@ class RankingGraph:
     _number: int
 
     def draw(self, k: int, seed: int) -> CandidateDraw:
-        """Up to k distinct candidates in random order, each as likely; the same seed draws the same ones."""
+        """Up to k distinct candidates, drawn uniformly, in random order; the same seed gives the same ones."""
         if k < 1:
             raise DatasetError(f"{self.name}: cannot draw {k} candidates, expected at least 1")
         random = np.random.default_rng((seed, self._number))
@@ -158,13 +155,13 @@ class RankingSplit(SplitFiles):
         )
 
     def noise(self, number: int) -> float:
-        """The graph's measurement noise (see noise.py); that of the collection where it is not known."""
+        """The measurement noise of a graph (see noise.py), or the collection's typical noise if it is unknown."""
         noise = self.graphs[number].noise
         return self._typical_noise if noise is None else noise
 
 
 class RankingDataset:
-    """A preprocessed collection: `manifest`, and its splits opened on demand."""
+    """A preprocessed collection: its `manifest`, and its splits."""
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
@@ -175,14 +172,14 @@ class RankingDataset:
         self._typical_noise = typical_noise(graph.noise for shard in shards for graph in shard.graphs)
 
     def split(self, name: str) -> RankingSplit:
-        """Opens "train", "valid" or "test"."""
+        """The split "train", "valid" or "test", opened."""
         if name not in self.manifest.splits:
             found = ", ".join(self.manifest.splits)
             raise DatasetError(f"{self.folder}: no split {name!r}, found {found}; preprocess it too")
         return RankingSplit(self.folder, self.manifest.kind, self.manifest.splits[name].shards, self._typical_noise)
 
     def verify(self) -> None:
-        """Reads every shard and compares its checksum; raises DatasetError that names the first bad file."""
+        """Reads every shard file and compares its checksum; raises DatasetError that names the first bad file."""
         for split in self.manifest.splits.values():
             for shard in split.shards:
                 for suffix, expected in shard_checksums(shard).items():

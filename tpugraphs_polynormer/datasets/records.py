@@ -1,7 +1,7 @@
 """Graphs as records: the tf.Example that plain tfgnn code parses, and the TFRecord frame around it.
 
-Both are written without TensorFlow, to the same bytes: importing it takes each worker of the preprocessing seconds and
-half a gigabyte.
+Both are written and read without TensorFlow, whose import takes each worker of the preprocessing seconds and half a
+gigabyte. The bytes are those that TensorFlow writes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tpugraphs_polynormer.hlo.messages import build_messages
 _HEADER = 12  # bytes before a record: its length and the checksum of the length
 RECORD_FRAMING = 16  # bytes around a record: the header, and the checksum after the record
 
-# tensorflow/core/example/example.proto on the wire. A map is a list of entries; packed floats are their own bytes.
+# tensorflow/core/example/example.proto on the wire: a map is a list of entries, packed floats are raw bytes.
 _MESSAGES = build_messages(
     "tpugraphs_polynormer.records",
     {

@@ -1,4 +1,4 @@
-"""Which graphs and candidates a training step sees: a function of (seed, step), without TensorFlow."""
+"""The graphs and candidates of each training step, a function of (seed, step); without TensorFlow."""
 
 from __future__ import annotations
 

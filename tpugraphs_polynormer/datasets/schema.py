@@ -1,6 +1,6 @@
-"""schema.pbtxt: the GraphTensors that a dataset's records hold, as plain text, so that writing it needs no TensorFlow.
+"""schema.pbtxt: the schema of the GraphTensors in a dataset's records, as text that needs no TensorFlow.
 
-Node sets: "op" (the HLO instructions), "nconfig" (the config nodes: what a candidate decides), "config_value" (the
+Node sets: "op" (the HLO instructions), "nconfig" (the config nodes, which a candidate decides), "config_value" (the
 distinct values that they take). Edge sets: "feed" (op -> op), "config" (config node -> op; layout only). Context: the
 graph's name. "feed" runs from producer to consumer; the set of that name in the official loader runs the other way.
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -21,7 +21,7 @@ from tpugraphs_polynormer.datasets.records import RECORD_FRAMING, unframe_record
 
 RECORD_SUFFIX, CANDIDATE_SUFFIX = ".tfrecord", ".candidates"
 CODE_TYPES = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
-# What follows a graph's codes, in this order.
+# The columns after a graph's codes, in this order.
 _COLUMNS = {
     "runtimes": np.dtype("<i8"),
     "normalizers": np.dtype("<i8"),
@@ -31,7 +31,7 @@ _COLUMNS = {
 
 
 def write_candidates(stream: IO[bytes], candidates: Candidates) -> None:
-    """Appends one graph's candidates to an open shard file."""
+    """Appends one graph's candidates to an open `.candidates` file."""
     codes = np.ascontiguousarray(candidates.codes)
     stream.write(codes.data.cast("B") if codes.size else b"")
     stream.write(bytes(-codes.nbytes % 8))
@@ -40,7 +40,7 @@ def write_candidates(stream: IO[bytes], candidates: Candidates) -> None:
 
 
 def candidate_bytes(entry: GraphEntry) -> int:
-    """How many bytes `write_candidates` takes for a graph."""
+    """The number of bytes that `write_candidates` writes for a graph."""
     row = sum(dtype.itemsize for dtype in _COLUMNS.values())
     return _codes_bytes(entry) + entry.num_candidates * row
 
@@ -52,12 +52,15 @@ def _codes_bytes(entry: GraphEntry) -> int:
 
 def hash_file(path: Path) -> str:
     """The sha256 of a file."""
+    digest = hashlib.sha256()
     with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def shard_checksums(shard: ShardEntry) -> dict[str, str]:
-    """Suffix of each shard file -> its sha256."""
+    """{suffix: sha256} of the files of a shard."""
     return {RECORD_SUFFIX: shard.record_sha256, CANDIDATE_SUFFIX: shard.candidate_sha256}
 
 
@@ -91,7 +94,7 @@ class SplitFiles:
             raise DatasetError(f"{where} ({fault}); preprocess again") from None
 
     def read_codes(self, number: int, candidates: np.ndarray) -> np.ndarray:
-        """[k] candidate numbers -> their codes [k, num_config_nodes]; reads only these, whatever the graph holds."""
+        """[k, num_config_nodes]: the codes of the candidates with numbers [k]; reads no other bytes."""
         entry = self.graphs[number]
         self._check_candidates(entry, candidates)
         width = entry.num_config_nodes * entry.code_bytes
@@ -100,7 +103,7 @@ class SplitFiles:
         return np.frombuffer(data, CODE_TYPES[entry.code_bytes]).reshape(len(candidates), entry.num_config_nodes)
 
     def read_column(self, number: int, name: str, candidates: np.ndarray | None = None) -> np.ndarray:
-        """ "runtimes", "normalizers", "rows" or "counts" of all candidates [c], or of the [k] named ones alone."""
+        """[c]: "runtimes", "normalizers", "rows" or "counts" of all candidates, or of those with numbers [k]."""
         entry = self.graphs[number]
         offset = entry.codes_offset + _codes_bytes(entry)
         for column, dtype in _COLUMNS.items():
@@ -134,16 +137,17 @@ class SplitFiles:
             except OSError as fault:
                 raise DatasetError(f"{self._folder / name}: {fault.strerror}; preprocess again") from None
             if self._files.setdefault(name, opened) != opened:
-                os.close(opened)  # another thread of the input pipeline was faster
+                os.close(opened)  # another thread opened it first
         return self._files[name]
 
     def close(self) -> None:
-        """Closes the files; a later read opens them again."""
+        """Closes the files; the next read opens them again."""
         while self._files:
             os.close(self._files.popitem()[1])
 
-    def __del__(self) -> None:
-        self.close()
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone when the interpreter exits
+        for file in self._files.values():
+            close(file)
 
     def __getstate__(self) -> dict:
-        return self.__dict__ | {"_files": {}}  # descriptors mean nothing in another process
+        return self.__dict__ | {"_files": {}}  # descriptors are valid in one process only

@@ -1,4 +1,4 @@
-"""Node features, opcodes, edges and splits of an HLO module, bit for bit as the official TpuGraphs tool makes them."""
+"""Node features, opcodes, edges and splits of an HLO module, equal to those of the official tool bit for bit."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class ModuleArrays:
 
 
 def featurize_module(module: Module) -> ModuleArrays:
-    """Turns a module into the TpuGraphs arrays; HloError where its ids do not fit together."""
+    """The TpuGraphs arrays of a module; raises HloError if its ids are inconsistent."""
     positions = _position_of_each_id(module)
     return ModuleArrays(
         node_feat=_node_features(module),
@@ -120,7 +120,7 @@ def pad_lead(values: Sequence[int], count: int) -> list[int]:
 
 
 def wrap_int64(value: int) -> int:
-    """The value that int64 arithmetic would have left after overflowing."""
+    """The value that int64 arithmetic gives on overflow."""
     if -(1 << 63) <= value < 1 << 63:
         return value
     return ((value + (1 << 63)) & ((1 << 64) - 1)) - (1 << 63)
@@ -144,7 +144,7 @@ def _position_of_each_id(module: Module) -> dict[int, int]:
 
 
 def _node_features(module: Module) -> np.ndarray:
-    """float32 [n, 140], made in blocks of int64 rows: one cast at the end, for going through float64 rounds twice."""
+    """float32 [n, 140], cast once from int64, in blocks: a cast through float64 would round twice."""
     blocks = [np.zeros((0, NUM_COLUMNS), dtype=np.float32)]
     rows: list[list[int]] = []
     for computation in module.computations:
@@ -166,7 +166,7 @@ def _rows_to_float32(rows: list[list[int]], module: Module) -> np.ndarray:
 
 
 def _feature_row(instruction: Instruction, *, is_root: bool) -> list[int]:
-    """The 140 integers of one instruction; only the fields that it has are written over the template."""
+    """The 140 integers of one instruction: the template, overwritten by the fields that the instruction has."""
     row = _TEMPLATE.copy()
     shape = instruction.shape
     row[0] = int(is_root)

@@ -24,7 +24,7 @@ _NO_SHAPE = Shape()
 
 
 def parse_module(data: bytes) -> Module:
-    """The module of an HloProto, an HloModuleProto or a ModuleTuningData; the content tells which one it is.
+    """The module of an HloProto, an HloModuleProto or a ModuleTuningData; the content decides which.
 
     Raises:
       HloError: the bytes hold no HLO module.
@@ -66,7 +66,7 @@ def _text(value: bytes) -> str:
 
 
 class _Shapes(dict[bytes, Shape]):
-    """The shapes of one module by their bytes: programs repeat few shapes, and reading one is slow."""
+    """A cache of shapes by their bytes: a program repeats few shapes, and parsing one is slow."""
 
     def __missing__(self, data: bytes) -> Shape:
         self[data] = shape = _shape(MESSAGES["Shape"].FromString(data))
@@ -93,7 +93,7 @@ def _computation(message: Any, shapes: _Shapes) -> Computation:
 
 
 def _instruction(message: Any, shapes: _Shapes) -> Instruction:
-    """The record of one instruction; only the fields that are present are touched, for each access has its price."""
+    """The record of one instruction; only present fields are read, because each access is slow."""
     fields: dict[str, Any] = {"id": 0, "opcode": "", "shape": _NO_SHAPE}
     for descriptor, value in message.ListFields():
         name = descriptor.name

@@ -17,7 +17,7 @@ _NUM_LAYOUT_DIMS = 6
 
 @dataclass(frozen=True)
 class LayoutRun:
-    """One measured layout candidate: `layouts` int32 [nc, 18], or None where the run has no module candidate."""
+    """One measured layout candidate: `layouts` int32 [nc, 18], or None if the run has no module candidate."""
 
     layouts: np.ndarray | None
     runtime_ns: int | None
@@ -45,7 +45,7 @@ class TileSizes:
 
 @dataclass(frozen=True)
 class TileRun:
-    """One measured tile candidate; `tiles` is None where the run has no tile candidate."""
+    """One measured tile candidate; `tiles` is None if the run has no tile candidate."""
 
     tiles: TileSizes | None
     runtime_ns: int | None
@@ -62,7 +62,7 @@ class TileTuning:
 
 
 def detect_kind(data: bytes) -> str:
-    """What the bytes hold: "layout" (ModuleTuningData), "tile" (TuningData) or "module"; HloError for anything else."""
+    """The kind of the bytes: "layout" (ModuleTuningData), "tile" (TuningData) or "module"; else raises HloError."""
     if _find_layout_tuning(data) is not None:
         return "layout"
     if find_module(data) is not None:
@@ -76,7 +76,7 @@ def detect_kind(data: bytes) -> str:
 
 
 def parse_layout_tuning(data: bytes) -> LayoutTuning:
-    """Reads a ModuleTuningData message (a layout file); HloError where the bytes are none."""
+    """The record of a ModuleTuningData message (a layout file); raises HloError if the bytes are none."""
     message = _find_layout_tuning(data)
     if message is None:
         raise HloError(
@@ -89,7 +89,7 @@ def parse_layout_tuning(data: bytes) -> LayoutTuning:
 
 
 def parse_tile_tuning(data: bytes) -> tuple[TileTuning, ...]:
-    """Reads a TuningData message (a tile file): one record per kernel; HloError where the bytes are none."""
+    """The records of a TuningData message (a tile file), one per kernel; raises HloError if the bytes are none."""
     message = _find_tile_tuning(data)
     if message is None:
         raise HloError(f"not a tile tuning file: {len(data)} bytes of which no TuningData with modules can be read")
@@ -101,7 +101,7 @@ def parse_tile_tuning(data: bytes) -> tuple[TileTuning, ...]:
 
 def _find_layout_tuning(data: bytes) -> Any | None:
     message = parse_message("ModuleTuning", data)
-    # An HloProto's buffer assignment has the number of the runs; only a tuning file names config nodes.
+    # The buffer assignment of an HloProto has the field number of `runs`; only a tuning file has config_index_to_node.
     if message is None or not message.runs or not message.config_index_to_node:
         return None
     return message if is_program(message.module) else None
@@ -126,7 +126,7 @@ def _layout_run(run: Any, num_nodes: int, index: int) -> LayoutRun:
 
 
 def _layout_rows(nodes: Any, num_nodes: int, index: int) -> np.ndarray:
-    """int32 [nc, 18]: three tensors of six minor-to-major dims per node; what is not given is -1."""
+    """int32 [nc, 18]: three tensors of six minor-to-major dims per node; missing dims are -1."""
     if len(nodes) != num_nodes:
         raise HloError(
             f"run {index} of the layout tuning file gives layouts for {len(nodes)} nodes, expected {num_nodes} "

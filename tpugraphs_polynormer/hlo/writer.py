@@ -44,7 +44,7 @@ def _fill_instruction(message: Any, instruction: Instruction) -> None:
     _fill_shape(message.shape, instruction.shape)
     for name in _PLAIN_FIELDS:
         value = getattr(instruction, name)
-        if value:  # absent stays absent, as XLA writes it
+        if value:  # XLA leaves absent fields out
             setattr(message, name, value)
     for name in _REPEATED_FIELDS:
         getattr(message, name).extend(getattr(instruction, name))
@@ -68,7 +68,7 @@ def _fill_shape(message: Any, shape: Shape) -> None:
 
 
 def _fill_convolution(message: Any, convolution: ConvolutionDimensions) -> None:
-    message.SetInParent()  # present even if every number is 0
+    message.SetInParent()  # the message is present even if every number is 0
     _copy_fields(message, convolution, ConvolutionDimensions.__slots__)
 
 

@@ -1,4 +1,4 @@
-"""Random programs of the kinds that TpuGraphs holds: vision, language, recommendation, recurrent networks."""
+"""Random programs of the kinds in TpuGraphs: vision, language, recommendation and recurrent networks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tpugraphs_polynormer.simulator.network import PRECISIONS, Network
 
 @dataclass(frozen=True)
 class Size:
-    """How large the programs of a scale are: ranges (low, high) that a draw stays within, ends included."""
+    """The size of the programs of a scale: inclusive ranges (low, high), or values to draw from."""
 
-    blocks: tuple[int, int]  # residual blocks, MLP layers: what makes a program long
+    blocks: tuple[int, int]  # residual blocks, MLP layers: they decide the length of a program
     layers: tuple[int, int]  # of an encoder
     width: tuple[int, int]  # features of the first stage, as a multiple of 8
     batch: tuple[int, ...]
@@ -46,7 +46,7 @@ class _Draw:
         return self._log_uniform(*self.size.layers)
 
     def _log_uniform(self, low: int, high: int) -> int:
-        """The real programs are many short and a few very long ones."""
+        """An integer with a uniform logarithm: many real programs are short, a few are very long."""
         return round(float(np.exp(self._rng.uniform(np.log(low), np.log(high)))))
 
     def width(self) -> int:
@@ -210,7 +210,7 @@ def _loop_condition(net: Network, packed: Instruction) -> int:
 
 
 def _loop_body(net: Network, packed: Instruction) -> int:
-    """One time step: gates = x W + h U; c = f c + i g; h = o tanh(c)."""
+    """The id of one time step: gates = x W + h U; c = f c + i g; h = o tanh(c)."""
     hlo = net.module.computation("while_body")
     state = hlo.tuple_parameter(packed.shape.tuple_shapes)
     step, hidden, cell, to_gates, recurrence, sequence, results = (hlo.element(state, index) for index in range(7))

@@ -11,8 +11,8 @@ import tensorflow as tf
 from tests.ranking_data import TILE, ranking_datasets, scratch_folder, small_config
 from tests.small_datasets import LAYOUT, preprocess_here
 from tpugraphs_polynormer.datasets.statistics import measure_moments, summarize_moments
+from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo import from_tf
-from tpugraphs_polynormer.hlo.errors import HloError
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.module import Computation, Instruction, Module, Shape
 from tpugraphs_polynormer.hlo.writer import serialize_module

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from tpugraphs_polynormer.archives.npz import relative_costs
 from tpugraphs_polynormer.catalog import TILE_TOP, TYPICAL_NOISE
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.ranking.random_baseline import expected_contest_score, expected_slowdown
@@ -101,7 +102,7 @@ def true_costs(runtimes: np.ndarray, normalizers: np.ndarray | None = None, *, g
     normalizers = np.asarray(normalizers)
     if normalizers.shape != runtimes.shape or (normalizers <= 0).any():
         raise MetricError(f"graph {graph!r}: expected one positive normalizer per runtime")
-    return runtimes / normalizers
+    return relative_costs(runtimes, normalizers)
 
 
 def rank_candidates(scores: np.ndarray, *, graph: str = "") -> np.ndarray:

@@ -19,9 +19,9 @@ from tpugraphs_polynormer.datasets.manifest import (
 from tpugraphs_polynormer.datasets.reader import RankingDataset
 from tpugraphs_polynormer.datasets.shards import PreprocessOptions, describe_split, write_shard
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
+from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.choices import enumerate_choices
 from tpugraphs_polynormer.hlo.describe import describe_candidate
-from tpugraphs_polynormer.hlo.errors import HloError
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.module import Module
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_NAMES

@@ -67,7 +67,7 @@ def train_and_judge(job: dict) -> dict:
     import_tensorflow()
     from tpugraphs_polynormer.config.schema import load_config
     from tpugraphs_polynormer.ranking.metrics import graph_metrics, summarize
-    from tpugraphs_polynormer.ranking.predict import load_ranker
+    from tpugraphs_polynormer.ranking.runs import load_ranker
     from tpugraphs_polynormer.ranking.train import train
     from tpugraphs_polynormer.training.distribution import make_strategy
 

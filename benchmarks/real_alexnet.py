@@ -131,7 +131,7 @@ def train_and_score(args: argparse.Namespace, seed: int) -> np.ndarray:
     keep_freed_memory()
     import_tensorflow()
     from tpugraphs_polynormer.config.schema import load_config
-    from tpugraphs_polynormer.ranking.predict import load_ranker
+    from tpugraphs_polynormer.ranking.runs import load_ranker
     from tpugraphs_polynormer.ranking.train import train
     from tpugraphs_polynormer.training.distribution import make_strategy
 

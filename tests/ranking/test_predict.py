@@ -10,17 +10,11 @@ import pytest
 from tests.small_datasets import LAYOUT, TILE
 from tests.trained import Trained, make_trained
 from tpugraphs_polynormer.config.schema import Config
-from tpugraphs_polynormer.ranking.evaluate import choose_candidates, evaluate_split
-from tpugraphs_polynormer.ranking.evaluate_runs import evaluate_runs, format_evaluations, label_runs
+from tpugraphs_polynormer.ranking.evaluate import evaluate_runs, format_evaluations
 from tpugraphs_polynormer.ranking.metrics import rank_candidates, summarize
-from tpugraphs_polynormer.ranking.predict import (
-    average_scores,
-    expand_runs,
-    group_runs,
-    load_ranker,
-    plan_predictions,
-    predict,
-)
+from tpugraphs_polynormer.ranking.predict import average_scores, plan_predictions, predict
+from tpugraphs_polynormer.ranking.runs import expand_runs, group_runs, label_runs, load_ranker
+from tpugraphs_polynormer.ranking.scorer import choose_candidates, evaluate_split
 from tpugraphs_polynormer.ranking.submission import expected_rows, prediction_path, read_prediction, read_rankings
 from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
 

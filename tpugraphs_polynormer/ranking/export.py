@@ -25,7 +25,7 @@ import tensorflow_gnn as tfgnn
 
 from tpugraphs_polynormer.datasets.input_pipeline import graph_spec
 from tpugraphs_polynormer.datasets.reader import RankingDataset
-from tpugraphs_polynormer.ranking.predict import load_ranker
+from tpugraphs_polynormer.ranking.runs import load_ranker
 from tpugraphs_polynormer.ranking.task import RankingTask
 from tpugraphs_polynormer.training.run_directory import CONFIG_NAME, RunError
 

@@ -1,19 +1,23 @@
-"""Scores of all candidates of a graph, block by block: the forward path of validation and prediction."""
+"""Scores and metrics of whole graphs, block by block: the forward path of validation and prediction."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tqdm import tqdm
 
+from tpugraphs_polynormer.catalog import find_collection
 from tpugraphs_polynormer.config.schema import ModelConfig
 from tpugraphs_polynormer.datasets.input_pipeline import iterate_blocks, parse_graph
+from tpugraphs_polynormer.datasets.manifest import DatasetError
 from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit
+from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.models.ranking.batch import Batch, unpack_batch
 from tpugraphs_polynormer.models.ranking.model import Encoded, RankingModel
-from tpugraphs_polynormer.ranking.metrics import GraphAccumulator
+from tpugraphs_polynormer.ranking.metrics import GraphAccumulator, GraphMetrics, graph_metrics
 
 # Floats of per-candidate state held at once: bounds memory whatever the graph's size.
 _BLOCK_FLOATS = 16_000_000
@@ -98,3 +102,43 @@ def block_size(config: ModelConfig, num_nodes: int, num_met: int, num_candidates
     rows = num_nodes if config.fusion == "early" else max(num_met, 1)
     fitting = min(1024, max(16, _BLOCK_FLOATS // (rows * config.hidden_dim)))
     return min(1 << fitting.bit_length() - 1, 1 << (num_candidates - 1).bit_length())
+
+
+def choose_candidates(
+    split: RankingSplit, *, most: int, seed: int = 0, indices: Mapping[str, np.ndarray] | None = None
+) -> list[np.ndarray]:
+    """Which candidates of each graph to evaluate: the given indices, else at most `most` (0: all), by seed."""
+    chosen = []
+    for number, entry in enumerate(split.graphs):
+        if indices is not None and entry.name in indices:
+            numbers = indices[entry.name]
+            if numbers.max() >= entry.num_candidates:
+                raise UserError(
+                    f"{entry.name}: the index file names candidate {numbers.max()}, "
+                    f"expected 0..{entry.num_candidates - 1}; is it of another collection?"
+                )
+        elif most and entry.num_candidates > most:
+            numbers = np.sort(np.random.default_rng((seed, number)).choice(entry.num_candidates, most, replace=False))
+        else:
+            numbers = np.arange(entry.num_candidates)
+        chosen.append(numbers)
+    return chosen
+
+
+def evaluate_split(
+    scorer: Scorer, split: RankingSplit, *, collection: str, candidates: Sequence[np.ndarray], progress: bool = False
+) -> list[GraphMetrics]:
+    """The metrics of each graph of a split on the given candidates of it, in bounded memory."""
+    kind = find_collection(collection).kind
+    results = []
+    for number in tqdm(range(len(split)), desc=collection, unit="graph", disable=None if progress else True):
+        entry = split.graphs[number]
+        numbers = candidates[number]
+        runtimes = split.read_column(number, "runtimes", numbers)
+        if not runtimes.all():
+            raise DatasetError(f"{collection} {entry.name}: runtimes are hidden; evaluate a split that has them")
+        normalizers = split.read_column(number, "normalizers", numbers) if kind == "tile" else None
+        scores = scorer.score_graph(split, number, numbers)
+        names = {"collection": collection, "graph": entry.name}
+        results.append(graph_metrics(kind, runtimes, scores, normalizers, noise=split.noise(number), **names))
+    return results

@@ -1,4 +1,4 @@
-"""Config -> what a ranking run is made of: the data, the model, the loss and the optimizer."""
+"""Config -> what a ranking run is made of: the data, the model and the loss."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from pathlib import Path
 import tensorflow as tf
 
 from tpugraphs_polynormer.catalog import find_collection
-from tpugraphs_polynormer.config.schema import Config, TrainingConfig
+from tpugraphs_polynormer.config.schema import Config
 from tpugraphs_polynormer.datasets.manifest import DatasetError, Manifest
 from tpugraphs_polynormer.datasets.reader import RankingDataset
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
 from tpugraphs_polynormer.models.ranking.model import RankingModel
 from tpugraphs_polynormer.ranking.scorer import Scorer
 from tpugraphs_polynormer.training.losses import build_loss
+
+FACTS_NAME = "dataset.json"
 
 
 @dataclass(frozen=True)
@@ -74,22 +76,3 @@ class DatasetFacts:
 def build_ranking_model(config: Config, facts: DatasetFacts) -> RankingModel:
     """The model of a config, for a dataset's kind and statistics."""
     return RankingModel(kind=facts.kind, config=config.model, statistics=facts.statistics, name="ranking")
-
-
-def build_optimizer(config: TrainingConfig) -> tf.keras.optimizers.Optimizer:
-    """Adam or AdamW with its schedule; clipping is by the global norm of the gradient summed over replicas."""
-    steps = (config.local_epochs + config.epochs) * config.steps_per_epoch
-    rate: float | tf.keras.optimizers.schedules.LearningRateSchedule = config.learning_rate
-    if config.schedule == "cosine":
-        rate = tf.keras.optimizers.schedules.CosineDecay(
-            0.0 if config.warmup_steps else config.learning_rate,
-            max(1, steps - config.warmup_steps),
-            warmup_target=config.learning_rate if config.warmup_steps else None,
-            warmup_steps=config.warmup_steps,
-        )
-    elif config.warmup_steps:
-        rate = tf.keras.optimizers.schedules.PolynomialDecay(0.0, config.warmup_steps, config.learning_rate)
-    clip = config.clip_norm or None
-    if config.optimizer == "adam":
-        return tf.keras.optimizers.Adam(rate, global_clipnorm=clip)
-    return tf.keras.optimizers.AdamW(rate, weight_decay=config.weight_decay, global_clipnorm=clip)

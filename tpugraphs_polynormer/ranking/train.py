@@ -20,22 +20,22 @@ from tpugraphs_polynormer.config.loader import ConfigError
 from tpugraphs_polynormer.config.schema import Config
 from tpugraphs_polynormer.datasets.input_pipeline import Shard, make_training_dataset
 from tpugraphs_polynormer.datasets.manifest import DatasetError
-from tpugraphs_polynormer.ranking.evaluate import choose_candidates, evaluate_split
 from tpugraphs_polynormer.ranking.metrics import MetricError, summarize, summarize_seeds
+from tpugraphs_polynormer.ranking.scorer import choose_candidates, evaluate_split
 from tpugraphs_polynormer.ranking.task import (
+    FACTS_NAME,
     DatasetFacts,
     RankingTask,
-    build_optimizer,
     build_ranking_task,
     open_collection,
 )
 from tpugraphs_polynormer.training.checkpoints import Checkpoints
 from tpugraphs_polynormer.training.distribution import is_chief, wait_for_workers
 from tpugraphs_polynormer.training.event_log import EventLog
+from tpugraphs_polynormer.training.optimizers import build_optimizer
 from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
 
 RESULT_NAME = "result.json"
-FACTS_NAME = "dataset.json"
 _logger = logging.getLogger(__name__)
 
 

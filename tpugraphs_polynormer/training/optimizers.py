@@ -1,10 +1,12 @@
-"""Adam as torch runs it: L2 added to the gradient, and no step for variables that the loss does not reach."""
+"""Optimizers: what a config asks for, and Adam as torch runs it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import tensorflow as tf
+
+from tpugraphs_polynormer.config.schema import TrainingConfig
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
@@ -51,3 +53,22 @@ class Adam(tf.Module):
                 epsilon=EPSILON,
                 grad=gradient,
             )
+
+
+def build_optimizer(config: TrainingConfig) -> tf.keras.optimizers.Optimizer:
+    """Adam or AdamW with its schedule; clipping is by the global norm of the gradient summed over replicas."""
+    steps = (config.local_epochs + config.epochs) * config.steps_per_epoch
+    rate: float | tf.keras.optimizers.schedules.LearningRateSchedule = config.learning_rate
+    if config.schedule == "cosine":
+        rate = tf.keras.optimizers.schedules.CosineDecay(
+            0.0 if config.warmup_steps else config.learning_rate,
+            max(1, steps - config.warmup_steps),
+            warmup_target=config.learning_rate if config.warmup_steps else None,
+            warmup_steps=config.warmup_steps,
+        )
+    elif config.warmup_steps:
+        rate = tf.keras.optimizers.schedules.PolynomialDecay(0.0, config.warmup_steps, config.learning_rate)
+    clip = config.clip_norm or None
+    if config.optimizer == "adam":
+        return tf.keras.optimizers.Adam(rate, global_clipnorm=clip)
+    return tf.keras.optimizers.AdamW(rate, weight_decay=config.weight_decay, global_clipnorm=clip)

@@ -10,9 +10,10 @@ import tensorflow_gnn as tfgnn
 
 from tests.ranking_data import COLLECTIONS, LAYOUT, TILE, built_model, collection, first_batch, small_config
 from tpugraphs_polynormer.models.ranking.batch import unpack_batch
-from tpugraphs_polynormer.ranking.task import DatasetFacts, build_optimizer, build_ranking_model, build_ranking_task
+from tpugraphs_polynormer.ranking.task import DatasetFacts, build_ranking_model, build_ranking_task
 from tpugraphs_polynormer.ranking.train import Learner
 from tpugraphs_polynormer.training.losses import build_loss
+from tpugraphs_polynormer.training.optimizers import build_optimizer
 
 ENCODERS = ("polynormer", "polynormer-local", "graphsage", "gcn", "gat", "mlp")
 VARIANTS = [(name, fusion, encoder) for name in COLLECTIONS for fusion in ("early", "late") for encoder in ENCODERS]

@@ -18,11 +18,10 @@ from tpugraphs_polynormer.datasets.reader import RankingSplit
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_NAMES
 from tpugraphs_polynormer.models.polynormer import Polynormer
 from tpugraphs_polynormer.models.ranking.batch import unpack_batch
-from tpugraphs_polynormer.ranking.evaluate import choose_candidates
 from tpugraphs_polynormer.ranking.metrics import GraphMetrics, graph_metrics, rank_candidates, slowdown, true_costs
-from tpugraphs_polynormer.ranking.predict import checkpoint_path, load_ranker, open_ranking_run
 from tpugraphs_polynormer.ranking.random_baseline import expected_contest_score, expected_slowdown
-from tpugraphs_polynormer.ranking.scorer import Scorer
+from tpugraphs_polynormer.ranking.runs import checkpoint_path, load_ranker, open_ranking_run
+from tpugraphs_polynormer.ranking.scorer import Scorer, choose_candidates
 from tpugraphs_polynormer.ranking.task import RankingTask, open_collection
 from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
 

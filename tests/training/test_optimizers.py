@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from tpugraphs_polynormer.training.optimizers import Adam
+from tpugraphs_polynormer.training.optimizers import Adam, TorchAdam
 
 
 def torch_adam(start: np.ndarray, gradients: list[np.ndarray], rate: float, decay: float) -> np.ndarray:
@@ -36,3 +36,26 @@ def test_a_variable_without_gradient_stands_still() -> None:
     optimizer.apply([tf.constant(2.0), None], variables)
     # The first step of Adam is the learning rate, whatever the size of the gradient.
     np.testing.assert_allclose([v.numpy() for v in variables], [0.9, 1.0], rtol=1e-6)
+
+
+def test_steps_are_those_of_the_node_optimizer_in_two_groups() -> None:
+    """The second variable joins after three steps, as global layers do."""
+    rng = np.random.default_rng(1)
+    start = [rng.normal(size=[4, 3]).astype(np.float32) for _ in range(2)]
+    gradients = [[tf.constant(rng.normal(size=[4, 3]).astype(np.float32)) for _ in range(2)] for _ in range(12)]
+    ours, theirs = ([tf.Variable(each) for each in start] for _ in range(2))
+    optimizer = TorchAdam(0.03, l2=0.2)
+    optimizer.build(ours)
+    groups = [Adam([variable], learning_rate=0.03, weight_decay=0.2) for variable in theirs]
+
+    @tf.function
+    def step(number: int) -> None:
+        active = 1 if number < 3 else 2
+        optimizer.apply_gradients(list(zip(gradients[number], ours, strict=True))[:active])
+        for group, gradient, variable in list(zip(groups, gradients[number], theirs, strict=True))[:active]:
+            group.apply([gradient], [variable])
+
+    for number in range(12):
+        step(number)
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other.numpy())

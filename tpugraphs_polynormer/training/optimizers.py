@@ -55,6 +55,64 @@ class Adam(tf.Module):
             )
 
 
+class TorchAdam(tf.keras.optimizers.Optimizer):
+    """Adam as torch runs it: L2 added to the gradient, one fused op and one count of steps per variable.
+
+    The bias correction counts the steps of each variable, not of the run: layers that join in the global phase start
+    their moments at zero and must be corrected as beginners. A variable without a gradient is left alone.
+
+    Args:
+      learning_rate: a number or a schedule. l2: times the variable, added to its (clipped) gradient.
+      global_clipnorm: see tf.keras.optimizers.Optimizer.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float | tf.keras.optimizers.schedules.LearningRateSchedule,
+        *,
+        l2: float = 0.0,
+        global_clipnorm: float | None = None,
+        name: str = "torch_adam",
+        **kwargs,
+    ):
+        super().__init__(name=name, weight_decay=None, global_clipnorm=global_clipnorm, **kwargs)
+        self._learning_rate = self._build_learning_rate(learning_rate)
+        self.l2 = l2
+
+    def build(self, var_list: Sequence[tf.Variable]) -> None:
+        super().build(var_list)
+        if getattr(self, "_built", False):
+            return
+        self._built = True
+        add = self.add_variable_from_reference
+        self._first = [add(variable, "first") for variable in var_list]
+        self._second = [add(variable, "second") for variable in var_list]
+        # Floating, as torch's, so that they return with the moments to an earlier epoch.
+        self._steps = [add(variable, "steps", shape=[]) for variable in var_list]
+
+    def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
+        index = self._index_dict[self._var_key(variable)]
+        count = self._steps[index].assign_add(1.0)
+        if self.l2:
+            gradient += self.l2 * variable
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle,
+            m=self._first[index].handle,
+            v=self._second[index].handle,
+            beta1_power=tf.pow(BETAS[0], count),
+            beta2_power=tf.pow(BETAS[1], count),
+            lr=tf.cast(self.learning_rate, variable.dtype),
+            beta1=BETAS[0],
+            beta2=BETAS[1],
+            epsilon=EPSILON,
+            grad=gradient,
+        )
+
+    def get_config(self) -> dict:
+        rate = self._serialize_hyperparameter(self._learning_rate)
+        return {**super().get_config(), "learning_rate": rate, "l2": self.l2}
+
+
 def build_optimizer(config: TrainingConfig) -> tf.keras.optimizers.Optimizer:
     """Adam or AdamW with its schedule; clipping is by the global norm of the gradient summed over replicas."""
     steps = (config.local_epochs + config.epochs) * config.steps_per_epoch

@@ -9,7 +9,7 @@ import pytest
 
 from tests.small_datasets import LAYOUT, TILE
 from tests.trained import Trained, make_trained
-from tpugraphs_polynormer.config.schema import Config
+from tpugraphs_polynormer.config.schema import NodeConfig
 from tpugraphs_polynormer.ranking.evaluate import evaluate_runs, format_evaluations
 from tpugraphs_polynormer.ranking.metrics import rank_candidates, summarize
 from tpugraphs_polynormer.ranking.predict import average_scores, plan_predictions, predict
@@ -32,7 +32,7 @@ def test_restored_ranker_has_the_logged_validation_metrics(trained: Trained) -> 
     graphs = evaluate_split(
         task.make_scorer(), valid, collection=LAYOUT, candidates=choose_candidates(valid, most=1000)
     )
-    logged = RunDirectory.open(trained.layout).read_json("result.json")["valid"]["overall"]
+    logged = RunDirectory.open(trained.layout).read_json("result.json")["best"]["metrics"]["valid"]
     assert summarize(graphs)["overall"] == pytest.approx(logged, abs=1e-6)
 
 
@@ -54,7 +54,7 @@ def test_a_checkpoint_of_another_model_is_refused(trained: Trained, tmp_path) ->
 
 
 def test_runs_of_another_task_are_refused(tmp_path) -> None:
-    RunDirectory.start(tmp_path, Config(task="node_classification"))
+    RunDirectory.start(tmp_path, NodeConfig())
     with pytest.raises(RunError, match="expected ranking"):
         group_runs([tmp_path])
 

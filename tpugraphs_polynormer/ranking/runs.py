@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import tensorflow as tf
 
-from tpugraphs_polynormer.datasets.input_pipeline import iterate_blocks
-from tpugraphs_polynormer.datasets.manifest import DatasetError, parse_record
+from tpugraphs_polynormer.config.schema import RankingConfig
+from tpugraphs_polynormer.datasets.manifest import parse_record
 from tpugraphs_polynormer.datasets.reader import RankingDataset
 from tpugraphs_polynormer.ranking.task import (
     FACTS_NAME,
     DatasetFacts,
     RankingTask,
-    build_ranking_task,
     open_collection,
 )
-from tpugraphs_polynormer.training.checkpoints import Checkpoints
 from tpugraphs_polynormer.training.run_directory import CONFIG_NAME, RunDirectory, RunError
+from tpugraphs_polynormer.training.trainer import restore_best
 
 
 def load_ranker(run_dir: Path | str, data_dir: Path | str) -> RankingTask:
@@ -39,16 +37,15 @@ def read_facts(run: RunDirectory) -> DatasetFacts:
 def restore_task(run: RunDirectory, facts: DatasetFacts, collection: RankingDataset) -> RankingTask:
     """The task of a run on any collection of its kind, with the best weights and their phase restored."""
     checkpoint_path(run)
-    task = build_ranking_task(run.config, collection, facts)
-    _create_variables(task)
-    Checkpoints(run, "best", model=task.model).restore()
+    task = RankingTask(run.config, collection, facts=facts)
+    restore_best(task, run)
     return task
 
 
 def open_ranking_run(run_dir: Path | str) -> RunDirectory:
     """An existing run that ranks candidates."""
     run = RunDirectory.open(run_dir)
-    if run.config.task != "ranking":
+    if not isinstance(run.config, RankingConfig):
         raise RunError(f"{run.path}: a run of task {run.config.task}, expected ranking")
     return run
 
@@ -60,17 +57,6 @@ def checkpoint_path(run: RunDirectory) -> str:
     if path is None:
         raise RunError(f"{folder}: no checkpoint, expected that of the best epoch; run `tpugraphs train` first")
     return path
-
-
-def _create_variables(task: RankingTask) -> None:
-    """One forward pass on a small block, so that there is something to restore into."""
-    for name in task.collection.manifest.splits:
-        split = task.collection.split(name)
-        if len(split):
-            block = next(iterate_blocks(task.collection, split, 0, 2, np.zeros(1, np.int64)))
-            task.model(block.graph, training=False)
-            return
-    raise DatasetError(f"{task.collection.folder}: no graphs in any split; preprocess again")
 
 
 def expand_runs(run_dirs: Sequence[Path | str]) -> list[Path]:

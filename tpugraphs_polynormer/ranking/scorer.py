@@ -10,7 +10,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from tpugraphs_polynormer.catalog import find_collection
-from tpugraphs_polynormer.config.schema import ModelConfig
+from tpugraphs_polynormer.config.schema import RankingModelConfig
 from tpugraphs_polynormer.datasets.input_pipeline import iterate_blocks, parse_graph
 from tpugraphs_polynormer.datasets.manifest import DatasetError
 from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit
@@ -63,7 +63,7 @@ class Scorer:
         return self._score_in_groups(split, number, candidates, config)
 
     def _score_in_groups(
-        self, split: RankingSplit, number: int, candidates: np.ndarray, config: ModelConfig
+        self, split: RankingSplit, number: int, candidates: np.ndarray, config: RankingModelConfig
     ) -> np.ndarray:
         """Candidates see each other, so who stands beside whom matters: the mean over random groupings."""
         total = np.zeros(len(candidates))
@@ -94,7 +94,7 @@ def _forget_size(each: Any) -> Any:
     return tf.TensorSpec([None, *each.shape[1:]] if each.shape.rank else [], each.dtype)
 
 
-def block_size(config: ModelConfig, num_nodes: int, num_met: int, num_candidates: int) -> int:
+def block_size(config: RankingModelConfig, num_nodes: int, num_met: int, num_candidates: int) -> int:
     """How many candidates to score at once: a power of two, so that few shapes are traced.
 
     `num_met` of the graph's nodes meet the candidates after the encoder (late fusion), or all before it (early).

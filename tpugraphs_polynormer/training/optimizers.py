@@ -12,49 +12,6 @@ BETAS = (0.9, 0.999)
 EPSILON = 1e-8
 
 
-class Adam(tf.Module):
-    """Adam for one group of variables, one fused op per variable.
-
-    The bias correction counts the steps of the group, not of the run: layers that join in the global phase start
-    their moments at zero and must be corrected as beginners, which one counter for all variables would not do.
-    """
-
-    def __init__(self, variables: Sequence[tf.Variable], *, learning_rate: float, weight_decay: float = 0.0):
-        super().__init__()
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.steps = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self.first = [tf.Variable(tf.zeros_like(variable), trainable=False) for variable in variables]
-        self.second = [tf.Variable(tf.zeros_like(variable), trainable=False) for variable in variables]
-
-    @property
-    def state(self) -> list[tf.Variable]:
-        """All state, in a fixed order."""
-        return [self.steps, *self.first, *self.second]
-
-    def apply(self, gradients: Sequence[tf.Tensor | None], variables: Sequence[tf.Variable]) -> None:
-        """One step; `variables` are those of the constructor, a gradient of None leaves its variable alone."""
-        count = tf.cast(self.steps.assign_add(1), tf.float32)
-        powers = [tf.pow(beta, count) for beta in BETAS]
-        for variable, gradient, first, second in zip(variables, gradients, self.first, self.second, strict=True):
-            if gradient is None:
-                continue
-            if self.weight_decay:
-                gradient += self.weight_decay * variable
-            tf.raw_ops.ResourceApplyAdam(
-                var=variable.handle,
-                m=first.handle,
-                v=second.handle,
-                beta1_power=powers[0],
-                beta2_power=powers[1],
-                lr=self.learning_rate,
-                beta1=BETAS[0],
-                beta2=BETAS[1],
-                epsilon=EPSILON,
-                grad=gradient,
-            )
-
-
 class TorchAdam(tf.keras.optimizers.Optimizer):
     """Adam as torch runs it: L2 added to the gradient, one fused op and one count of steps per variable.
 
@@ -63,7 +20,7 @@ class TorchAdam(tf.keras.optimizers.Optimizer):
 
     Args:
       learning_rate: a number or a schedule. l2: times the variable, added to its (clipped) gradient.
-      global_clipnorm: see tf.keras.optimizers.Optimizer.
+      kwargs: of tf.keras.optimizers.Optimizer, such as global_clipnorm.
     """
 
     def __init__(
@@ -71,11 +28,10 @@ class TorchAdam(tf.keras.optimizers.Optimizer):
         learning_rate: float | tf.keras.optimizers.schedules.LearningRateSchedule,
         *,
         l2: float = 0.0,
-        global_clipnorm: float | None = None,
         name: str = "torch_adam",
         **kwargs,
     ):
-        super().__init__(name=name, weight_decay=None, global_clipnorm=global_clipnorm, **kwargs)
+        super().__init__(name=name, **{**kwargs, "weight_decay": None})  # which would be decoupled
         self._learning_rate = self._build_learning_rate(learning_rate)
         self.l2 = l2
 
@@ -113,14 +69,13 @@ class TorchAdam(tf.keras.optimizers.Optimizer):
         return {**super().get_config(), "learning_rate": rate, "l2": self.l2}
 
 
-def build_optimizer(config: TrainingConfig) -> tf.keras.optimizers.Optimizer:
-    """Adam or AdamW with its schedule; clipping is by the global norm of the gradient summed over replicas."""
-    steps = (config.local_epochs + config.epochs) * config.steps_per_epoch
+def build_optimizer(config: TrainingConfig, num_steps: int) -> tf.keras.optimizers.Optimizer:
+    """Adam or AdamW with its schedule over a run's steps; clips the global norm of the gradient of all replicas."""
     rate: float | tf.keras.optimizers.schedules.LearningRateSchedule = config.learning_rate
     if config.schedule == "cosine":
         rate = tf.keras.optimizers.schedules.CosineDecay(
             0.0 if config.warmup_steps else config.learning_rate,
-            max(1, steps - config.warmup_steps),
+            max(1, num_steps - config.warmup_steps),
             warmup_target=config.learning_rate if config.warmup_steps else None,
             warmup_steps=config.warmup_steps,
         )
@@ -128,5 +83,5 @@ def build_optimizer(config: TrainingConfig) -> tf.keras.optimizers.Optimizer:
         rate = tf.keras.optimizers.schedules.PolynomialDecay(0.0, config.warmup_steps, config.learning_rate)
     clip = config.clip_norm or None
     if config.optimizer == "adam":
-        return tf.keras.optimizers.Adam(rate, global_clipnorm=clip)
+        return TorchAdam(rate, l2=config.weight_decay, global_clipnorm=clip)
     return tf.keras.optimizers.AdamW(rate, weight_decay=config.weight_decay, global_clipnorm=clip)

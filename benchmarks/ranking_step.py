@@ -150,12 +150,12 @@ def trace_sort() -> Callable:
 
 
 def build_ours(kind: str, data: dict[str, np.ndarray], name: str, options: dict) -> object:
-    from tpugraphs_polynormer.config.schema import ModelConfig
+    from tpugraphs_polynormer.config.schema import RankingModelConfig
     from tpugraphs_polynormer.datasets.statistics import measure_moments, summarize_moments
     from tpugraphs_polynormer.models.ranking.model import RankingModel
 
     contenders = LAYOUT if kind == "layout" else TILE
-    config = ModelConfig(**contenders[name], hidden_dim=WIDTH, num_local_layers=options["layers"])
+    config = RankingModelConfig(**contenders[name], hidden_dim=WIDTH, num_local_layers=options["layers"])
     statistics = summarize_moments(measure_moments(data["node_feat"], data["node_opcode"]))
     return RankingModel(kind=kind, config=config, statistics=statistics, share_states=name.split()[-1] not in PLAIN)
 

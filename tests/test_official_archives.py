@@ -108,7 +108,7 @@ def test_the_official_tree_through_all_stages(official, real_data, tmp_path):
     assert "layout:xla:default" in evaluated
     found = json.loads((run_dir / "evaluation-valid.json").read_text())
     assert found["protocol"] == "official indices"
-    assert found["overall"]["tau"] == pytest.approx(trained["valid"]["overall"]["tau"], abs=1e-6)
+    assert found["overall"]["tau"] == pytest.approx(trained["best"]["metrics"]["valid"]["tau"], abs=1e-6)
     rows = (run_dir / "evaluation-valid.csv").read_text().splitlines()
     assert len(rows) == 2 and "unet_3d.4x4.bf16,1000," in rows[1]
 

@@ -89,7 +89,8 @@ def build_model(**settings) -> RankingModel:
     statistics = FeatureStatistics(
         num_nodes=1, heavy=[], constant=[], opcode_counts=[], **{name: [value] * 140 for name, value in columns.items()}
     )
-    settings = {"num_local_layers": 3, "hidden_dim": 8, "num_heads": 2, "fusion": "early", "readout": "sum", **settings}
+    heads = {} if settings["encoder"] in ("gcn", "graphsage", "mlp") else {"num_heads": 2}
+    settings = {"num_local_layers": 3, "hidden_dim": 8, **heads, "fusion": "early", "readout": "sum", **settings}
     return RankingModel(kind="layout", config=ModelConfig(**settings), statistics=statistics)
 
 

@@ -27,7 +27,7 @@ from tpugraphs_polynormer.hlo.module import Module
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_NAMES
 from tpugraphs_polynormer.hlo.sampling import draw_candidates
 from tpugraphs_polynormer.ranking.metrics import rank_candidates
-from tpugraphs_polynormer.ranking.predict import open_ranking_run, read_facts, restore_task
+from tpugraphs_polynormer.ranking.runs import open_ranking_run, read_facts, restore_task
 from tpugraphs_polynormer.training.run_directory import RunError
 
 

@@ -14,11 +14,11 @@ from tests.small_datasets import LAYOUT
 from tests.trained import Trained, make_trained
 from tpugraphs_polynormer.datasets.input_pipeline import iterate_blocks
 from tpugraphs_polynormer.models.ranking.batch import unpack_batch
-from tpugraphs_polynormer.ranking.evaluate_runs import evaluate_run
-from tpugraphs_polynormer.ranking.predict import load_ranker
+from tpugraphs_polynormer.ranking.evaluate import evaluate_run
 from tpugraphs_polynormer.ranking.report.data import _average_down, attention_weights, gather_run
 from tpugraphs_polynormer.ranking.report.figures import Axis, Series, draw_bars, draw_chart
 from tpugraphs_polynormer.ranking.report.page import write_report
+from tpugraphs_polynormer.ranking.runs import load_ranker
 from tpugraphs_polynormer.training.run_directory import RunError
 
 

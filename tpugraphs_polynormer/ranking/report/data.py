@@ -15,13 +15,11 @@ from tpugraphs_polynormer.datasets.input_pipeline import iterate_blocks
 from tpugraphs_polynormer.datasets.manifest import DatasetError, Manifest
 from tpugraphs_polynormer.datasets.reader import RankingSplit
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_NAMES
-from tpugraphs_polynormer.models.polynormer import Polynormer
 from tpugraphs_polynormer.models.ranking.batch import unpack_batch
-from tpugraphs_polynormer.ranking.evaluate import choose_candidates
 from tpugraphs_polynormer.ranking.metrics import GraphMetrics, graph_metrics, rank_candidates, slowdown, true_costs
-from tpugraphs_polynormer.ranking.predict import checkpoint_path, load_ranker, open_ranking_run
 from tpugraphs_polynormer.ranking.random_baseline import expected_contest_score, expected_slowdown
-from tpugraphs_polynormer.ranking.scorer import Scorer
+from tpugraphs_polynormer.ranking.runs import checkpoint_path, load_ranker, open_ranking_run
+from tpugraphs_polynormer.ranking.scorer import Scorer, choose_candidates
 from tpugraphs_polynormer.ranking.task import RankingTask, open_collection
 from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
 
@@ -115,7 +113,7 @@ def _thin_out(ratios: np.ndarray) -> np.ndarray:
 def _gather_attention(task: RankingTask, split: RankingSplit, name: str | None) -> Attention | None:
     """The first global layer's attention in the named graph; None where candidates do not share one."""
     encoder = task.model.encoder
-    has_global = isinstance(encoder, Polynormer) and encoder.global_layers and encoder.phase == "global"
+    has_global = "global" in encoder.phases and task.phase != "local"
     number = _choose_graph(split, name)
     if number is None or not has_global or task.config.model.fusion != "late":
         return None

@@ -6,7 +6,9 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from tests.ranking_data import ranking_datasets, small_config
 from tests.small_datasets import LAYOUT, TILE
 from tests.trained import Trained, make_trained
 from tpugraphs_polynormer.config.schema import NodeConfig
@@ -16,6 +18,7 @@ from tpugraphs_polynormer.ranking.predict import average_scores, plan_prediction
 from tpugraphs_polynormer.ranking.runs import expand_runs, group_runs, label_runs, load_ranker
 from tpugraphs_polynormer.ranking.scorer import choose_candidates, evaluate_split
 from tpugraphs_polynormer.ranking.submission import expected_rows, prediction_path, read_prediction, read_rankings
+from tpugraphs_polynormer.ranking.task import train_ranking
 from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
 
 
@@ -34,6 +37,19 @@ def test_restored_ranker_has_the_logged_validation_metrics(trained: Trained) -> 
     )
     logged = RunDirectory.open(trained.layout).read_json("result.json")["best"]["metrics"]["valid"]
     assert summarize(graphs)["overall"] == pytest.approx(logged, abs=1e-6)
+
+
+def test_a_run_that_ended_in_the_warm_up_is_restored_in_its_phase(tmp_path) -> None:
+    """The phase is that of the best checkpoint's epoch, whatever the model's own default."""
+    config = small_config(LAYOUT, "training.local_epochs=1", "training.epochs=1", "training.steps_per_epoch=1")
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    train_ranking(config, ranking_datasets(), tmp_path, strategy=strategy)
+    assert load_ranker(tmp_path, ranking_datasets()).model.encoder.phase == "global"
+    best = tmp_path / "checkpoints" / "best"
+    for path in best.glob("ckpt-2.*"):
+        path.rename(best / path.name.replace("ckpt-2", "ckpt-1"))
+    (best / "checkpoint").write_text('model_checkpoint_path: "ckpt-1"\n')
+    assert load_ranker(tmp_path, ranking_datasets()).model.encoder.phase == "local"
 
 
 @pytest.mark.parametrize("missing", ["checkpoints", "config.yaml"])

@@ -322,17 +322,22 @@ def test_evaluations_and_checkpoints_can_be_rarer(tmp_path):
 
 
 @functools.cache
-def one_device() -> Path:
+def one_device(*overrides: str) -> Path:
     """What the distributed runs are held against: four graphs a step on one device."""
     folder = scratch_folder()
-    train_here(folder, "data.graphs_per_batch=4")
+    train_here(folder, "data.graphs_per_batch=4", *overrides)
     return folder
 
 
-def test_two_devices_learn_what_one_learns(tmp_path):
-    finish(start(command(tmp_path, options=("--strategy", "cpu", "--devices", "2"))))  # two graphs on each
-    np.testing.assert_allclose(losses(tmp_path), losses(one_device()), rtol=1e-4)
-    assert_close_weights(tmp_path, one_device())
+@pytest.mark.parametrize(
+    "overrides",
+    [(), pytest.param(("training.optimizer=adam", "training.weight_decay=0.01"), marks=pytest.mark.slow)],
+    ids=["adamw", "adam"],
+)
+def test_two_devices_learn_what_one_learns(tmp_path, overrides):
+    finish(start(command(tmp_path, *overrides, options=("--strategy", "cpu", "--devices", "2"))))  # two graphs on each
+    np.testing.assert_allclose(losses(tmp_path), losses(one_device(*overrides)), rtol=1e-4)
+    assert_close_weights(tmp_path, one_device(*overrides))
 
 
 def free_ports(count: int) -> list[int]:

@@ -7,7 +7,6 @@ rows [c] int32 and counts [c] int32 (see encoding.Candidates). Fixed widths: a c
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from tpugraphs_polynormer.datasets.manifest import (
     read_manifest,
 )
 from tpugraphs_polynormer.datasets.records import RECORD_FRAMING, RECORD_HEADER
+from tpugraphs_polynormer.files import hash_file
 
 RECORD_SUFFIX, CANDIDATE_SUFFIX = ".tfrecord", ".candidates"
 _CODE_TYPES = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
@@ -55,12 +55,6 @@ def candidate_bytes(entry: GraphEntry) -> int:
 def _codes_bytes(entry: GraphEntry) -> int:
     size = entry.num_candidates * entry.num_config_nodes * entry.code_bytes
     return size + -size % 8
-
-
-def hash_file(path: Path) -> str:
-    """The sha256 of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 class RankingSplit:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import json
 import logging
@@ -20,7 +19,7 @@ from tqdm import tqdm
 
 from tpugraphs_polynormer.download.sources import RemoteFile
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.files import write_text
+from tpugraphs_polynormer.files import hash_file, write_text
 
 _CHUNK_BYTES = 1 << 20
 _RETRIED_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -82,8 +81,7 @@ def fetch_file(file: RemoteFile, path: Path, options: DownloadOptions) -> tuple[
     path.parent.mkdir(parents=True, exist_ok=True)
     with tqdm(desc=path.name, unit="B", unit_scale=True, disable=None) as bar:
         _retry(file, options, lambda: _attempt(file, part, bar, options), lambda: size_of(part))
-    with part.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    digest = hash_file(part)
     if file.sha256 not in (None, digest):
         _forget_part(part)
         happened = f"the file has sha256 {digest}, expected {file.sha256}"

@@ -3,10 +3,10 @@
 One reader serves both cases; `submission_rules` tells it which rows a file must have.
 
 The reader splits lines itself, in five lines of code, instead of using the csv module. A row of 100 MB costs
-`csv.reader` 637 MB of memory, and this reader 3 MB. `csv.reader` refuses fields of more than 131,072 characters, a limit
-of the whole process, and a layout row of 100,040 candidates has 589,169. It takes all lines after a quote that is never
-closed as one field, so that neither their violations nor their numbers would be known, and lets such a quote pass on the
-last line.
+`csv.reader` 637 MB of memory, and this reader 3 MB. `csv.reader` refuses fields of more than 131,072 characters, which
+is a limit of the whole process, and a layout row of 100,040 candidates has 589,169. It takes all lines after a quote
+that is never closed as one field, so that neither their violations nor their numbers would be known, and lets such a
+quote pass on the last line.
 """
 
 from __future__ import annotations

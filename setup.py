@@ -43,7 +43,7 @@ setup(
             "psutil>=5.9,<8",
         ],
         "dask": ["apache-beam[dask]>=2.77,<2.78"],
-        "jax": ["jax>=0.8,<0.11", "flatbuffers>=24,<26"],
+        "jax": ["jax>=0.6,<0.11", "flatbuffers>=24,<26"],
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],
         "tpu": ["tensorflow-tpu>=2.20,<2.21", "libtpu<0.0.44"],
     },

@@ -48,12 +48,12 @@ def build_our_step(name: str, options: argparse.Namespace) -> Callable[[], None]
     import tensorflow as tf  # isort: skip
 
     from tpugraphs_polynormer.layers.convolutions import GraphAttention
-    from tpugraphs_polynormer.layers.edge_index import as_tensors, build_undirected_edges
+    from tpugraphs_polynormer.layers.edge_index import build_undirected_edge_index
     from tpugraphs_polynormer.layers.ops import aggregation as kernels
 
     kernels.CHUNK_ELEMENTS = options.chunk_elements or kernels.CHUNK_ELEMENTS
     source, target, num_nodes = make_graph(options)
-    edges = as_tensors(build_undirected_edges(source, target, num_nodes))
+    edges = build_undirected_edge_index(source, target, num_nodes).as_tensors()
     formulation = "unsorted" if name == "xla" else name
     layer = GraphAttention(num_heads=options.heads, head_dim=options.head_dim, formulation=formulation)
     states = tf.random.stateless_normal([num_nodes, options.heads * options.head_dim], [options.seed, 0])

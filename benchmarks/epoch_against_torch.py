@@ -37,9 +37,12 @@ def load_settings(options: argparse.Namespace):
 
 def build_ours(options: argparse.Namespace, phase: str) -> Callable[[], float]:
     """One epoch of our trainer, without its evaluation."""
+    import tensorflow as tf
+
     from tpugraphs_polynormer.nodes.datasets import read_benchmark
-    from tpugraphs_polynormer.nodes.task import NodeInputs, NodeTrainer
+    from tpugraphs_polynormer.nodes.task import NodeInputs, NodeTask
     from tpugraphs_polynormer.training.run_directory import RunDirectory
+    from tpugraphs_polynormer.training.trainer import Trainer
 
     keep_freed_memory()
     config = load_settings(options)
@@ -47,9 +50,11 @@ def build_ours(options: argparse.Namespace, phase: str) -> Callable[[], float]:
     config = dataclasses.replace(config, training=training)
     inputs = NodeInputs.make(read_benchmark("minesweeper", options.data), config)
     run = RunDirectory.start(Path(tempfile.mkdtemp()) / "run", config)
-    trainer = NodeTrainer(config, inputs, 0, run)
-    trainer.model.phase = phase
-    return lambda: trainer.train_epoch(0)
+    task = NodeTask(config, inputs, 0)
+    task.enter_phase(phase)
+    step = Trainer(task, run).learner.make_train_function()
+    batches = iter(task.make_dataset(0, tf.distribute.InputContext()))
+    return lambda: float(step(batches)["loss"])
 
 
 def build_peer(options: argparse.Namespace, phase: str) -> Callable[[], float]:

@@ -18,12 +18,13 @@ from pathlib import Path
 
 import numpy as np
 
-from tpugraphs_polynormer.config.schema import Config, load_config
+from tpugraphs_polynormer.config.schema import NodeConfig, load_config
 from tpugraphs_polynormer.nodes.benchmark import format_results, run_benchmark
 from tpugraphs_polynormer.nodes.datasets import read_benchmark
-from tpugraphs_polynormer.nodes.task import NodeInputs, NodeTrainer
+from tpugraphs_polynormer.nodes.task import NodeInputs, NodeTask
 from tpugraphs_polynormer.process import keep_freed_memory
 from tpugraphs_polynormer.training.run_directory import RunDirectory
+from tpugraphs_polynormer.training.trainer import Trainer
 
 PROJECT = Path(__file__).resolve().parents[1]
 CONFIGS = PROJECT / "configs" / "nodes"
@@ -52,8 +53,8 @@ def measure_full_width(args: argparse.Namespace) -> dict:
     times = {}
     inputs = NodeInputs.make(read_benchmark("minesweeper", args.data), config)
     run = RunDirectory.start(args.run_dir / f"minesweeper-full-{time.time_ns()}", config)
-    trainer = NodeTrainer(config, inputs, 0, run)
-    for record in trainer.train():
+    Trainer(NodeTask(config, inputs, 0), run).train()
+    for record in run.read_metrics():
         times.setdefault(record["phase"], []).append((record["train_seconds"], record["evaluation_seconds"]))
     result = {"peak_gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
     for phase, rows in times.items():
@@ -65,7 +66,7 @@ def measure_full_width(args: argparse.Namespace) -> dict:
     return result
 
 
-def with_epochs(config: Config, epochs: int) -> Config:
+def with_epochs(config: NodeConfig, epochs: int) -> NodeConfig:
     """The same model trained for so many epochs in each phase, without writing its large checkpoints in between."""
     training = dataclasses.replace(config.training, epochs=epochs, local_epochs=epochs, checkpoint_seconds=1e9)
     return dataclasses.replace(config, training=training)

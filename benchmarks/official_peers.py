@@ -118,7 +118,7 @@ class OfficialTilePeer(_Peer):
         operands, num_candidates = self.operands(batch), tf.shape(batch.codes)[1]
         bounds = tf.transpose(tf.gather(batch.config_values, batch.codes), [1, 0, 2])
         bounds = tf.reshape(bounds, [1, num_candidates, _TILE_BOUNDS])
-        parts = [self.opcodes(batch.opcodes), tf.gather(bounds, batch.op_graphs), batch.features]
+        parts = [self.opcodes(batch.opcodes), tf.gather(bounds, batch.op_graph_ids), batch.features]
         states = tf.concat(
             [part if part.shape.rank == 3 else tf.repeat(part[:, tf.newaxis], num_candidates, 1) for part in parts], -1
         )

@@ -99,12 +99,12 @@ def feed_obviously(cache: Path) -> dict[str, float]:
 
 def feed_ours(folder: Path) -> dict[str, float]:
     """Our dataset through our input pipeline."""
-    from tpugraphs_polynormer.config.schema import DataConfig
+    from tpugraphs_polynormer.config.schema import RankingDataConfig
     from tpugraphs_polynormer.datasets.input_pipeline import make_training_dataset
     from tpugraphs_polynormer.datasets.reader import RankingDataset
 
     collection = RankingDataset(folder)
-    config = DataConfig(graphs_per_batch=_GRAPHS_PER_BATCH, candidates_per_graph=_NUM_DRAWN)
+    config = RankingDataConfig(graphs_per_batch=_GRAPHS_PER_BATCH, candidates_per_graph=_NUM_DRAWN)
     next(iter(make_training_dataset(collection, config, seed=0)))
     first = _seconds_since_start()
     split, random = collection.split("train"), np.random.default_rng(0)

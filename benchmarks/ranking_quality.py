@@ -32,7 +32,6 @@ CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "ranking"
 MODELS = {"graphsage": "GraphSAGE", "polynormer_local": "Polynormer-local", "polynormer": "Polynormer"}
 SMALLER = [
     "model.hidden_dim=32",
-    "model.num_heads=4",
     "model.num_local_layers=3",
     "model.num_global_layers=1",
     "model.dropout_rate=0",
@@ -67,15 +66,16 @@ def train_and_judge(job: dict) -> dict:
     import_tensorflow()
     from tpugraphs_polynormer.config.schema import load_config
     from tpugraphs_polynormer.ranking.metrics import graph_metrics, summarize
-    from tpugraphs_polynormer.ranking.predict import load_ranker
-    from tpugraphs_polynormer.ranking.train import train
+    from tpugraphs_polynormer.ranking.runs import load_ranker
+    from tpugraphs_polynormer.ranking.task import train_ranking
     from tpugraphs_polynormer.training.distribution import make_strategy
 
     work, name = Path(job["work"]), job["collection"]
     collection = find_collection(name)
-    overrides = [*SMALLER, *job["overrides"], f"seed={job['seed']}"]
+    heads = [] if job["model"] == "graphsage" else ["model.num_heads=4"]
+    overrides = [*SMALLER, *heads, *job["overrides"], f"seed={job['seed']}"]
     config = load_config(CONFIGS / job["model"] / f"{name.replace(':', '_')}.yaml", overrides)
-    train(config, work / "data", job["run"], strategy=make_strategy("cpu"))
+    train_ranking(config, work / "data", job["run"], strategy=make_strategy("cpu"))
     task = load_ranker(Path(job["run"]), work / "data")
     scorer, split, graphs = task.make_scorer(), task.collection.split("test"), []
     for number, entry in enumerate(split.graphs):

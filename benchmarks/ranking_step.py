@@ -126,11 +126,11 @@ def make_batch(data: dict[str, np.ndarray], codes: np.ndarray) -> Batch:
         edges=trace_sort()(producers, consumers, tf.constant(num_ops)),
         producers=producers,
         consumers=consumers,
-        op_graphs=tf.zeros([num_ops], tf.int32),
+        op_graph_ids=tf.zeros([num_ops], tf.int32),
         op_mask=tf.ones([num_ops], tf.bool),
         config_values=tf.constant(data["config_values"], tf.float32),
         codes=tf.constant(codes, tf.int32),
-        nconfig_graphs=tf.zeros([num_config_nodes], tf.int32),
+        nconfig_graph_ids=tf.zeros([num_config_nodes], tf.int32),
         nconfig_roles=tf.range(num_config_nodes),
         nconfig_mask=tf.ones([num_config_nodes], tf.bool),
         nconfig_ops=tf.constant(data["nconfig_ops"], tf.int32) if "nconfig_ops" in data else None,
@@ -144,23 +144,20 @@ def trace_sort() -> Callable:
     """Edges are sorted within a trace, as in training and scoring."""
     import tensorflow as tf
 
-    from tpugraphs_polynormer.layers.edge_index import build_undirected_edges_tf
+    from tpugraphs_polynormer.layers.edge_index import build_undirected_edge_tensors
 
-    return tf.function(build_undirected_edges_tf, autograph=False)
+    return tf.function(build_undirected_edge_tensors, autograph=False)
 
 
 def build_ours(kind: str, data: dict[str, np.ndarray], name: str, options: dict) -> object:
-    from tpugraphs_polynormer.config.schema import ModelConfig
+    from tpugraphs_polynormer.config.schema import RankingModelConfig
     from tpugraphs_polynormer.datasets.statistics import measure_moments, summarize_moments
     from tpugraphs_polynormer.models.ranking.model import RankingModel
 
     contenders = LAYOUT if kind == "layout" else TILE
-    config = ModelConfig(**contenders[name], hidden_dim=WIDTH, num_local_layers=options["layers"])
+    config = RankingModelConfig(**contenders[name], hidden_dim=WIDTH, num_local_layers=options["layers"])
     statistics = summarize_moments(measure_moments(data["node_feat"], data["node_opcode"]))
-    model = RankingModel(kind=kind, config=config, statistics=statistics, frontier=name.split()[-1] not in PLAIN)
-    for encoder in model.phased_encoders:
-        encoder.phase = "global"
-    return model
+    return RankingModel(kind=kind, config=config, statistics=statistics, share_states=name.split()[-1] not in PLAIN)
 
 
 def build_official(kind: str, num_layers: int) -> object:

@@ -131,13 +131,13 @@ def train_and_score(args: argparse.Namespace, seed: int) -> np.ndarray:
     keep_freed_memory()
     import_tensorflow()
     from tpugraphs_polynormer.config.schema import load_config
-    from tpugraphs_polynormer.ranking.predict import load_ranker
-    from tpugraphs_polynormer.ranking.train import train
+    from tpugraphs_polynormer.ranking.runs import load_ranker
+    from tpugraphs_polynormer.ranking.task import train_ranking
     from tpugraphs_polynormer.training.distribution import make_strategy
 
     config = load_config(args.config, [*args.overrides, f"seed={seed}"])
     run = args.work / f"seed-{seed}"
-    train(config, args.work / "data", run, strategy=make_strategy("cpu"))
+    train_ranking(config, args.work / "data", run, strategy=make_strategy("cpu"))
     task = load_ranker(run, args.work / "data")
     return task.make_scorer().score_graph(task.collection.split("test"), 0)
 

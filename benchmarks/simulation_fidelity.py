@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import kendalltau
 
-from tpugraphs_polynormer.archives.npz import LayoutArchive, TileArchive, read_archive
+from tpugraphs_polynormer.archives.npz import LayoutArchive, TileArchive, read_archive, relative_costs
 from tpugraphs_polynormer.catalog import TYPICAL_NOISE
 from tpugraphs_polynormer.ranking.metrics import tau_beyond_noise
 from tpugraphs_polynormer.simulator.costs import layout_seconds
@@ -29,7 +29,7 @@ def predict(archive: LayoutArchive | TileArchive) -> tuple[np.ndarray, np.ndarra
     """Simulated seconds and measured runtimes (over their normalizers for tiles) of an archive's candidates."""
     graph = (archive.node_feat, archive.node_opcode, archive.edge_index)
     if isinstance(archive, TileArchive):
-        measured = archive.config_runtime / archive.config_runtime_normalizers
+        measured = relative_costs(archive.config_runtime, archive.config_runtime_normalizers)
         return TileCosts(*graph).seconds(archive.config_feat), measured
     seconds = layout_seconds(*graph, archive.node_config_ids, archive.node_config_feat)
     return seconds, archive.config_runtime.astype(np.float64)

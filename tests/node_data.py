@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from tpugraphs_polynormer.config.schema import Config, load_config
+from tpugraphs_polynormer.config.schema import NodeConfig, load_config
 from tpugraphs_polynormer.nodes.datasets import NodeDataset, NodeSplit, make_undirected
 
 RECIPE = (
     "task=node_classification",
-    "training.optimizer=adam",
-    "training.schedule=constant",
-    "training.warmup_steps=0",
-    "training.clip_norm=0",
     "training.learning_rate=0.01",
     "model.hidden_dim=8",
-    "model.num_heads=2",
     "model.num_local_layers=1",
     "model.dropout_rate=0.2",
 )
 
 
-def make_config(*overrides: str) -> Config:
-    """A tiny Polynormer with the authors' recipe."""
-    return load_config(None, [*RECIPE, *overrides])
+def make_config(*overrides: str) -> NodeConfig:
+    """A tiny Polynormer with the authors' recipe, or another encoder; two heads where it has heads."""
+    headless = {"model.encoder=gcn", "model.encoder=graphsage"} & set(overrides)
+    return load_config(None, [*RECIPE, *([] if headless else ["model.num_heads=2"]), *overrides])
 
 
 def make_dataset(

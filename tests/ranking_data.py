@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tests.small_archives import layout_arrays, tile_arrays, write_tree
 from tests.small_datasets import LAYOUT, TILE, preprocess_here
-from tpugraphs_polynormer.config.schema import Config, DataConfig, load_config
+from tpugraphs_polynormer.config.schema import RankingConfig, RankingDataConfig, load_config
 from tpugraphs_polynormer.datasets.input_pipeline import make_training_dataset
 from tpugraphs_polynormer.datasets.reader import RankingDataset
 from tpugraphs_polynormer.ranking.task import DatasetFacts, build_ranking_model
@@ -19,7 +19,6 @@ from tpugraphs_polynormer.ranking.task import DatasetFacts, build_ranking_model
 # Narrow and short: what is tested is the same at any width.
 SMALL = (
     "model.hidden_dim=8",
-    "model.num_heads=2",
     "model.num_local_layers=2",
     "model.opcode_dim=2",
     "model.layout_dim=2",
@@ -33,11 +32,15 @@ SMALL = (
     "training.learning_rate=0.01",
 )
 COLLECTIONS = (LAYOUT, TILE)
+HEADLESS = ("model.encoder=mlp", "model.encoder=gcn", "model.encoder=graphsage")
 
 
-def small_config(collection: str = LAYOUT, *overrides: str) -> Config:
-    """The small config of a collection, changed by the overrides."""
-    return load_config(None, (*SMALL, f"data.collection={collection}", *overrides))
+def small_config(collection: str = LAYOUT, *overrides: str) -> RankingConfig:
+    """The small config of a collection, changed by the overrides; two heads where the encoder has heads."""
+    encoder = next((each for each in reversed(overrides) if each.startswith("model.encoder=")), "")
+    has_heads = encoder not in HEADLESS or "model.cross_candidates=true" in overrides
+    heads = ("model.num_heads=2",) if has_heads else ()
+    return load_config(None, (*SMALL, *heads, f"data.collection={collection}", *overrides))
 
 
 def learnable_layout(num_nodes: int, num_config: int, num_candidates: int, seed: int) -> dict:
@@ -89,23 +92,21 @@ def collection(name: str = LAYOUT) -> RankingDataset:
     return RankingDataset(ranking_datasets() / name.replace(":", "/"))
 
 
-def first_batch(config: Config, step: int = 0):
+def first_batch(config: RankingConfig, step: int = 0):
     """The batch of a training step."""
     return _read_batch(config.data, step)
 
 
 @functools.cache  # tracing the input pipeline costs more than what most tests do with its batch
-def _read_batch(data: DataConfig, step: int):
+def _read_batch(data: RankingDataConfig, step: int):
     return next(iter(make_training_dataset(collection(data.collection), data, seed=3, start_step=step)))
 
 
-def built_model(config: Config, seed: int = 0):
-    """A model of the config with all its variables, in the global phase, every weight moved off its special values."""
+def built_model(config: RankingConfig, seed: int = 0):
+    """A model of the config with all its variables, every weight moved off its special values."""
     tf.keras.utils.set_random_seed(seed)
     model = build_ranking_model(config, DatasetFacts.of(collection(config.data.collection).manifest))
     model(first_batch(config), training=False)
-    for encoder in model.phased_encoders:
-        encoder.phase = "global"
     random = np.random.default_rng(seed)
     for variable in model.trainable_variables:
         variable.assign_add(random.normal(scale=0.1, size=variable.shape).astype(np.float32))

@@ -5,7 +5,9 @@ from pathlib import Path
 import apache_beam as beam
 
 from tests.small_archives import layout_arrays, tile_arrays, write_tree
-from tpugraphs_polynormer.beam.preprocess import Preprocess, check_commit, clear_commit, plan_job
+from tpugraphs_polynormer.beam.commit import check_commit, clear_commit
+from tpugraphs_polynormer.beam.plan import plan_job
+from tpugraphs_polynormer.beam.preprocess import Preprocess
 from tpugraphs_polynormer.datasets.reader import RankingDataset
 from tpugraphs_polynormer.datasets.shards import PreprocessOptions
 

@@ -8,15 +8,22 @@ import tensorflow as tf
 
 from tests.ranking_data import scratch_folder
 from tests.small_datasets import LAYOUT, TILE, preprocess_here
-from tpugraphs_polynormer.config.schema import Config, DataConfig, ModelConfig, TrainingConfig
-from tpugraphs_polynormer.ranking.train import train
+from tpugraphs_polynormer.config.schema import (
+    RankingConfig,
+    RankingDataConfig,
+    RankingModelConfig,
+    RankingTrainingConfig,
+)
+from tpugraphs_polynormer.ranking.task import train_ranking
 from tpugraphs_polynormer.simulator.scales import SCALES
 from tpugraphs_polynormer.simulator.write import simulate_graph, simulate_kernel
 
-SMALL = Config(
-    data=DataConfig(collection=LAYOUT, graphs_per_batch=2, candidates_per_graph=4),
-    model=ModelConfig(hidden_dim=8, num_heads=2, num_local_layers=1, num_fusion_layers=1),
-    training=TrainingConfig(epochs=2, steps_per_epoch=2, steps_per_execution=1, learning_rate=0.01, warmup_steps=0),
+SMALL = RankingConfig(
+    data=RankingDataConfig(collection=LAYOUT, graphs_per_batch=2, candidates_per_graph=4),
+    model=RankingModelConfig(hidden_dim=8, num_heads=2, num_local_layers=1, num_fusion_layers=1),
+    training=RankingTrainingConfig(
+        epochs=2, steps_per_epoch=2, steps_per_execution=1, learning_rate=0.01, warmup_steps=0
+    ),
 )
 
 
@@ -41,8 +48,8 @@ class Trained:
                 simulate_graph(self.tree, Path("layout/xla/random") / split, plan, 0, number, 20 + number % 7)
                 simulate_kernel(self.tree, Path("tile/xla") / split, plan, 0, number)
 
-    def _train(self, run_dir: Path, config: Config) -> None:
-        train(config, self.data, run_dir, strategy=tf.distribute.OneDeviceStrategy("CPU:0"))
+    def _train(self, run_dir: Path, config: RankingConfig) -> None:
+        train_ranking(config, self.data, run_dir, strategy=tf.distribute.OneDeviceStrategy("CPU:0"))
 
 
 @functools.cache

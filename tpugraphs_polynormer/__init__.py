@@ -1,17 +1,49 @@
-"""TpuGraphs runtime prediction with Polynormer."""
+"""TpuGraphs runtime prediction with Polynormer: layers, models, losses, metrics, data sets and HLO.
+
+Importing the package imports nothing heavy: each name is loaded when it is first used.
+
+>>> import tpugraphs_polynormer as tp
+>>> layer = tp.layers.LocalAttention(num_heads=2, head_dim=8)
+>>> layer(tf.ones([3, 5]), tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)).shape
+TensorShape([3, 16])
+"""
 
 import os
-import sys
+
+from tpugraphs_polynormer.exports import export_lazily
 
 __version__ = "0.1.0"
 
-# TF-GNN needs Keras 2, and TensorFlow picks its Keras when `tf.keras` is first touched: so this comes before it.
-if "tensorflow" in sys.modules and os.environ.get("TF_USE_LEGACY_KERAS") not in ("1", "true", "True"):
-    raise ImportError(
-        "tensorflow was imported before tpugraphs_polynormer without TF_USE_LEGACY_KERAS=1, so tf.keras may be "
-        "Keras 3, which TF-GNN cannot use; import tpugraphs_polynormer first, or set TF_USE_LEGACY_KERAS=1"
-    )
+# TF-GNN needs Keras 2. TensorFlow reads this when `tf.keras` is first used, so it may be set after TensorFlow's import.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-# TensorFlow's C++ lines (CPU features, missing CUDA, a graph optimizer that gives up) say nothing a user of these
-# commands can act on; what really fails raises in Python too.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+_EXPORTS = {
+    "layers": "layers",
+    "models": "models",
+    "losses": "training.losses",
+    "metrics": "ranking.metrics",
+    "datasets": "datasets",
+    "hlo": "hlo",
+    "EdgeIndex": "layers.edge_index",
+    "Graphs": "layers.neighbours",
+    "build_edge_index": "layers.edge_index",
+    "build_undirected_edge_index": "layers.edge_index",
+    "pad_edge_index": "layers.edge_index",
+    "Polynormer": "models.polynormer",
+    "PolynormerGraphUpdate": "models.graph_update",
+    "NodeClassifier": "models.node_classifier",
+    "build_polynormer_classifier": "models.node_classifier",
+    "load_torch_weights": "models.torch_weights",
+    "load_ranker": "ranking.runs",
+    "rank_program": "ranking.own_program",
+    "open_dataset": "datasets.reader",
+    "read_archive": "archives.npz",
+    "read_benchmark": "nodes.datasets",
+    "compute_fiedler": "nodes.fiedler",
+    "RankingConfig": "config.schema",
+    "NodeConfig": "config.schema",
+    "load_config": "config.schema",
+    "UserError": "errors",
+}
+__all__ = ["__version__", *_EXPORTS]
+__getattr__, __dir__ = export_lazily(__name__, _EXPORTS)

@@ -53,7 +53,12 @@ def keep_freed_memory() -> None:
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow and looks for GPUs without its start-up lines, which no setting turns off."""
+    """Imports TensorFlow and looks for GPUs without its start-up lines, which no setting turns off.
+
+    TensorFlow's C++ lines (CPU features, missing CUDA, a graph optimizer that gives up) are silenced from here on: they
+    say nothing that a user of these commands can act on, and what really fails raises in Python too.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if "tensorflow" not in sys.modules:
         with divert_stderr():
             tensorflow = importlib.import_module("tensorflow")

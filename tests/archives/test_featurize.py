@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from tests.hlo.programs import small_cnn
+from tests.hlo.tuning_files import serialize_tile_tuning
 from tpugraphs_polynormer.archives.featurize import featurize_bytes, featurize_file, featurize_path
 from tpugraphs_polynormer.archives.npz import read_archive
-from tpugraphs_polynormer.hlo.errors import HloError
+from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.features import featurize_module
-from tpugraphs_polynormer.hlo.protobuf import TileRun, TileSizes, TileTuning
 from tpugraphs_polynormer.hlo.sampling import draw_candidates, enumerate_choices
-from tpugraphs_polynormer.hlo.writer import serialize_module, serialize_tile_tuning
+from tpugraphs_polynormer.hlo.tuning import TileRun, TileSizes, TileTuning
+from tpugraphs_polynormer.hlo.writer import serialize_module
 
 KERNEL = TileTuning(
     small_cnn(),

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from tests.hlo.programs import small_cnn
-from tpugraphs_polynormer.archives.tuning import layout_arrays, layout_tuning_arrays, tile_arrays, tile_features
-from tpugraphs_polynormer.hlo.errors import HloError
-from tpugraphs_polynormer.hlo.protobuf import (
+from tests.hlo.tuning_files import serialize_layout_tuning, serialize_tile_tuning
+from tpugraphs_polynormer.archives.featurize import featurize_bytes
+from tpugraphs_polynormer.archives.tuning import layout_tuning_arrays, tile_features
+from tpugraphs_polynormer.errors import HloError
+from tpugraphs_polynormer.hlo.tuning import (
     LayoutRun,
     LayoutTuning,
     TileRun,
@@ -17,7 +19,6 @@ from tpugraphs_polynormer.hlo.protobuf import (
     parse_layout_tuning,
     parse_tile_tuning,
 )
-from tpugraphs_polynormer.hlo.writer import serialize_layout_tuning, serialize_tile_tuning
 
 LAYOUTS = np.arange(36, dtype=np.int32).reshape(2, 18) % 7 - 1
 RUN = LayoutRun(LAYOUTS, 700, has_error=False, is_default=False)
@@ -26,7 +27,7 @@ DEFAULT = LayoutRun(-np.ones_like(LAYOUTS), 500, has_error=False, is_default=Tru
 
 def test_the_real_layout_file_becomes_the_real_archive(real_data):
     data = (real_data / "tpugraphs" / "protobuf" / "module_tuning_data_layout.pb").read_bytes()
-    found = layout_arrays(data)
+    (found,) = featurize_bytes(data)
     with np.load(real_data / "tpugraphs" / "layout" / "unet_3d.4x4.bf16.npz", allow_pickle=False) as archive:
         assert list(found) == list(archive)
         for key in archive:
@@ -37,7 +38,7 @@ def test_the_real_layout_file_becomes_the_real_archive(real_data):
 def test_the_real_layout_file_gives_the_arrays_of_the_untouched_official_archive(real_data):
     """The official valid split has the same program, with other candidates: key and memory order included."""
     data = (real_data / "tpugraphs" / "protobuf" / "module_tuning_data_layout.pb").read_bytes()
-    found = layout_arrays(data)
+    (found,) = featurize_bytes(data)
     folder = real_data / "tpugraphs" / "official" / "npz" / "layout" / "xla" / "default" / "valid"
     with np.load(folder / "unet_3d.4x4.bf16.npz", allow_pickle=False) as archive:
         assert list(found) == list(archive)
@@ -67,7 +68,7 @@ def test_layout_runs_that_are_dropped():
         DEFAULT,
         dataclasses.replace(RUN, runtime_ns=0),
     )
-    found = layout_arrays(serialize_layout_tuning(LayoutTuning(small_cnn(), (3, 5), runs)))
+    (found,) = featurize_bytes(serialize_layout_tuning(LayoutTuning(small_cnn(), (3, 5), runs)))
     assert found["config_runtime"].tolist() == [700, 500, 0]
     # -1 ends a tensor's dims in the file, so the first tensor of the first node (-1 0 1 2 3 4) closes up.
     assert found["node_config_feat"][0, 0].tolist()[:6] == [0, 1, 2, 3, 4, -1]
@@ -114,7 +115,7 @@ def test_tile_kernels_that_are_kept():
     ]
     data = serialize_tile_tuning(kernels)
     assert parse_tile_tuning(data) == tuple(kernels)
-    (found,) = tile_arrays(data)
+    (found,) = featurize_bytes(data)
     assert found["config_runtime"].tolist() == [30, 20]
     assert found["config_runtime_normalizers"].tolist() == [20, 20]
     assert found["config_feat"].dtype == np.float32

@@ -15,16 +15,9 @@ from apache_beam.io.filesystem import FileMetadata, FileSystem
 from tests.small_archives import layout_arrays, write_tree
 from tests.small_datasets import LAYOUT, TILE, preprocess_here, write_small_tree
 from tpugraphs_polynormer.beam import preprocess
-from tpugraphs_polynormer.beam.preprocess import (
-    FAILURE_NAME,
-    REJECTED_NAME,
-    Preprocess,
-    PreprocessError,
-    WriteShard,
-    check_commit,
-    clear_commit,
-    plan_job,
-)
+from tpugraphs_polynormer.beam.commit import FAILURE_NAME, REJECTED_NAME, check_commit, clear_commit
+from tpugraphs_polynormer.beam.plan import PreprocessError, plan_job
+from tpugraphs_polynormer.beam.preprocess import Preprocess, WriteShard
 from tpugraphs_polynormer.cli.main import main
 from tpugraphs_polynormer.datasets.input_pipeline import graph_spec
 from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME
@@ -330,7 +323,7 @@ def test_what_a_runner_loses_is_noticed(tree, tmp_path, monkeypatch, capsys, bro
 
 
 def test_success_without_a_manifest_is_noticed(tree, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(preprocess, "_commit", lambda *_: [])
+    monkeypatch.setattr(preprocess, "commit", lambda *_: [])
     assert run(tree, tmp_path, collections=(LAYOUT,)) == 2
     assert "without writing it" in capsys.readouterr().err
 
@@ -459,7 +452,7 @@ def _compare_real(kind, split_name, split, number, arrays) -> None:
     assert np.array_equal(np.stack([adjacency.target, adjacency.source], axis=1), arrays["edge_index"])
     dense = arrays["node_config_feat" if kind == "layout" else "config_feat"].reshape(len(arrays["config_runtime"]), -1)
     normalizers = arrays["config_runtime_normalizers"] if kind == "tile" else np.ones(len(dense), np.int64)
-    codes = split.read_block(number, 0, entry.num_candidates)
+    codes = split.read_codes(number, np.arange(entry.num_candidates))
     found = graph.node_sets["config_value"]["values"].numpy()[codes].reshape(len(codes), -1)
     rows = split.read_column(number, "rows")
     assert np.array_equal(found, dense[rows])
@@ -514,6 +507,6 @@ def test_protobufs_give_what_their_archives_give(real_data, tmp_path):
     archived, featurized = found
     assert [graph.name for graph in featurized.graphs] == ["unet"]
     assert archived.read_record(0) == featurized.read_record(0)
-    assert np.array_equal(archived.read_block(0, 0, 112), featurized.read_block(0, 0, 112))
+    assert np.array_equal(archived.read_codes(0, np.arange(112)), featurized.read_codes(0, np.arange(112)))
     with pytest.raises(PreprocessError, match="tpugraphs featurize"):
         plan_job(str(tmp_path), str(tmp_path / "out"), {"tile:xla": PreprocessOptions()}, input_format="pb")

@@ -18,7 +18,8 @@ from apache_beam.options.pipeline_options import DirectOptions, StandardOptions
 from tests.small_archives import layout_arrays, write_tree
 from tests.small_datasets import LAYOUT, TILE, preprocess_here, write_small_tree
 from tpugraphs_polynormer.archives.writer import Blocks, write_archive
-from tpugraphs_polynormer.beam.preprocess import FAILURE_NAME, Job, ShardPlan, count_workers
+from tpugraphs_polynormer.beam.commit import FAILURE_NAME
+from tpugraphs_polynormer.beam.plan import Job, ShardPlan, count_workers
 from tpugraphs_polynormer.beam.runners import make_options
 from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME
 from tpugraphs_polynormer.datasets.reader import RankingDataset

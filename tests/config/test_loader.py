@@ -17,7 +17,7 @@ from tpugraphs_polynormer.config.loader import (
     section,
     setting,
 )
-from tpugraphs_polynormer.config.schema import Config, load_config
+from tpugraphs_polynormer.config.schema import NodeConfig, RankingConfig, load_config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,6 +183,18 @@ def test_the_real_config_reloads_from_its_description(tmp_path):
     assert load_config(write(tmp_path, dump_config(config))) == config
 
 
+def test_the_task_chooses_the_fields(tmp_path):
+    path = write(tmp_path, "task: node_classification\ndata:\n  benchmark: pokec\n")
+    assert isinstance(load_config(None), RankingConfig) and isinstance(load_config(path), NodeConfig)
+    assert load_config(None, ["data.benchmark=pokec", "task=node_classification"]) == load_config(path)
+    assert load_config(write(tmp_path, dump_config(load_config(path)))) == load_config(path)
+    with pytest.raises(ConfigError, match=r"unknown field data\.benchmark; did you mean"):
+        load_config(path, ["task=ranking"])
+    with pytest.raises(ConfigError, match=r"task: found 'both', expected one of ranking, node_classification"):
+        load_config(None, ["task=both"])
+    assert config_differences(load_config(None), load_config(path)) == ["task: 'ranking' != 'node_classification'"]
+
+
 def test_description_carries_each_field_with_its_help():
     shown = describe_config(Outer())
     assert "# a rate\n  rate: 0.1" in shown
@@ -194,10 +206,11 @@ def test_differences_name_the_fields():
     assert config_differences(Outer(), other) == ["steps: 10 != 11", "inner.rate: 0.1 != 0.2"]
 
 
-def test_every_field_of_the_config_is_described():
-    rows = list_settings(Config)
+@pytest.mark.parametrize("cls, data", [(RankingConfig, "data.collection"), (NodeConfig, "data.benchmark")])
+def test_every_field_of_the_config_is_described(cls, data):
+    rows = list_settings(cls)
     assert all(text.strip() for _, text, _ in rows)
-    assert {name for name, _, _ in rows} >= {"seed", "data.collection", "model.hidden_dim"}
+    assert {name for name, _, _ in rows} >= {"task", "seed", data, "model.hidden_dim"}
     assert len({name for name, _, _ in rows}) == len(rows)
 
 

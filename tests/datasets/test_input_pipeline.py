@@ -11,15 +11,14 @@ from tests.small_archives import layout_arrays, write_tree
 from tests.small_datasets import LAYOUT, TILE, preprocess_here, repeat_rows, small_graphs, write_small_tree
 from tpugraphs_polynormer.config.schema import DataConfig
 from tpugraphs_polynormer.datasets.input_pipeline import (
-    CandidateSampler,
     Shard,
     batch_budget,
-    costs_of,
     iterate_blocks,
     make_training_dataset,
 )
 from tpugraphs_polynormer.datasets.manifest import DatasetError
 from tpugraphs_polynormer.datasets.reader import RankingDataset
+from tpugraphs_polynormer.datasets.targets import read_costs, to_training_costs
 
 CONFIG = DataConfig(graphs_per_batch=3, candidates_per_graph=6)
 FEATURES = {LAYOUT: "node_config_feat", TILE: "config_feat"}
@@ -116,16 +115,6 @@ def test_the_shard_of_an_input_context():
     assert Shard.from_context(context) == Shard(worker=2, num_workers=3, num_replicas=2)
 
 
-def test_each_epoch_visits_every_rankable_graph_once(collections):
-    split = collections[LAYOUT].split("train")
-    sampler = CandidateSampler(split, "layout", CONFIG, seed=1)
-    rankable = sorted(number for number, graph in enumerate(split.graphs) if graph.name != "same")
-    assert sampler.num_graphs == len(rankable) == 7
-    epochs = [[sampler.graph_at(7 * epoch + place) for place in range(7)] for epoch in range(6)]
-    assert all(sorted(epoch) == rankable for epoch in epochs)
-    assert len({tuple(epoch) for epoch in epochs}) > 1
-
-
 def test_the_batches_of_an_epoch_hold_every_rankable_graph_once(collections):
     sources = small_graphs()[LAYOUT]["train"]
     batches = take(collections[LAYOUT], 7)  # three epochs of seven graphs
@@ -199,35 +188,6 @@ def test_the_budget_fits_the_largest_graph_in_every_place(collections):
     assert batch_budget(collections[LAYOUT], CONFIG) is None
 
 
-@pytest.fixture(scope="module")
-def wide(tmp_path_factory) -> RankingDataset:
-    root = tmp_path_factory.mktemp("wide")
-    write_tree(root / "in", LAYOUT, {"train": {"wide": layout_arrays(10, 3, 400, seed=2)}})
-    return preprocess_here(root / "in", root / "out", LAYOUT)[0]
-
-
-def test_fast_sampling_draws_its_share_among_the_fastest(wide):
-    split = wide.split("train")
-    runtimes = split.read_column(0, "runtimes")
-    shares = {}
-    for sampling in ("uniform", "fast"):
-        config = DataConfig(candidates_per_graph=40, sampling=sampling, fast_share=0.5, fast_quantile=0.1)
-        sampler = CandidateSampler(split, "layout", config, seed=3)
-        draws = [sampler.candidates_at(position, 0) for position in range(50)]
-        assert all(len(set(draw.tolist())) == 40 for draw in draws)
-        limit = np.sort(runtimes)[39]
-        shares[sampling] = np.mean([(runtimes[draw] <= limit).mean() for draw in draws])
-    assert 0.07 < shares["uniform"] < 0.13
-    assert 0.5 <= shares["fast"] < 0.6
-
-
-def test_uniform_sampling_leaves_no_candidate_out(wide):
-    sampler = CandidateSampler(wide.split("train"), "layout", DataConfig(candidates_per_graph=40), seed=3)
-    counts = np.bincount(np.concatenate([sampler.candidates_at(i, 0) for i in range(300)]), minlength=400)
-    assert counts.min() > 0
-    assert abs(counts[:200].mean() / counts.mean() - 1) < 0.1
-
-
 def test_nothing_to_rank_is_said(tmp_path):
     write_tree(tmp_path / "in", LAYOUT, {"train": {"same": repeat_rows(layout_arrays(), [1] * 7)}})
     (collection,) = preprocess_here(tmp_path / "in", tmp_path / "out", LAYOUT)
@@ -251,17 +211,5 @@ def test_blocks_cover_the_candidates_once_in_order(collections, name, chosen):
         config_values.reshape(len(wanted), -1), arrays[FEATURES[name]][wanted].reshape(len(wanted), -1)
     )
     costs = np.concatenate([part["costs"] for part in parts])
-    assert np.array_equal(costs, costs_of(split, 0, collection.manifest.kind)[wanted])
+    assert np.array_equal(costs, to_training_costs(read_costs(split, 0))[wanted])
     assert all(np.array_equal(part["features"], arrays["node_feat"]) for part in parts)
-
-
-def test_hidden_runtimes_cost_nothing(collections):
-    split = collections[LAYOUT].split("test")
-    assert not costs_of(split, 0, "layout").any()
-
-
-def test_tile_costs_keep_the_order_of_exact_ratios(collections):
-    split = collections[TILE].split("valid")
-    arrays = small_graphs()[TILE]["valid"]["held"]
-    ratios = arrays["config_runtime"] / arrays["config_runtime_normalizers"]
-    assert np.array_equal(np.argsort(costs_of(split, 0, "tile")), np.argsort(ratios))

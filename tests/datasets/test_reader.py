@@ -1,195 +1,195 @@
-"""The dataset on disk: what is drawn equals the archive, alone and cheaply; damage is found and named."""
+"""Datasets without TensorFlow: the arrays of the archives and of the tf.data pipeline; damage is named."""
 
+import doctest
 import os
 import pickle
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow_gnn as tfgnn
 
-from tests.small_archives import layout_arrays, tile_arrays, write_tree
+from tests.small_archives import layout_arrays, write_tree
 from tests.small_datasets import LAYOUT, TILE, preprocess_here, small_graphs, write_small_tree
-from tpugraphs_polynormer.datasets.input_pipeline import graph_spec
-from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME, DatasetError
-from tpugraphs_polynormer.datasets.reader import CANDIDATE_SUFFIX, RECORD_SUFFIX, RankingDataset
+from tpugraphs_polynormer.config.schema import DataConfig
+from tpugraphs_polynormer.datasets import reader
+from tpugraphs_polynormer.datasets.input_pipeline import iterate_blocks, make_training_dataset
+from tpugraphs_polynormer.datasets.manifest import DatasetError
+from tpugraphs_polynormer.datasets.reader import RankingGraph, open_dataset
+from tpugraphs_polynormer.datasets.split_files import RECORD_SUFFIX
+from tpugraphs_polynormer.datasets.targets import to_training_costs
 
-CUTS = {LAYOUT: "node_config_feat", TILE: "config_feat"}
+ROOT = Path(__file__).resolve().parents[2]
+CANDIDATES = {LAYOUT: "node_config_feat", TILE: "config_feat"}
 
 
 @pytest.fixture(scope="module")
-def collections(tmp_path_factory) -> dict[str, RankingDataset]:
-    root = tmp_path_factory.mktemp("store")
-    found = preprocess_here(write_small_tree(root / "in"), root / "out", LAYOUT, TILE, graphs_per_shard=3)
-    return {each.manifest.collection: each for each in found}
+def datasets(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("reader")
+    preprocess_here(write_small_tree(root / "in"), root / "datasets", LAYOUT, TILE, graphs_per_shard=3)
+    return root / "datasets"
 
 
-@pytest.fixture
-def damaged(collections, tmp_path) -> Path:
-    """A copy to damage."""
-    return Path(shutil.copytree(collections[LAYOUT].folder, tmp_path / "copy"))
+def folder_of(datasets: Path, collection: str) -> Path:
+    return datasets / collection.replace(":", "/")
 
 
-def settings_of(collection: RankingDataset, split, number: int) -> np.ndarray:
-    graph = tfgnn.parse_single_example(graph_spec(collection.manifest.kind), split.read_record(number))
-    assert graph.context["name"].numpy()[0].decode() == split.graphs[number].name
-    return graph.node_sets["config_value"]["values"].numpy()
+def check_graph(graph: RankingGraph, arrays: dict, collection: str) -> None:
+    assert graph.features.dtype == np.float32 and graph.config_values.dtype == np.float32
+    assert np.array_equal(graph.features, arrays["node_feat"])
+    assert np.array_equal(graph.opcodes, arrays["node_opcode"])
+    assert np.array_equal(graph.node_ids, np.arange(len(arrays["node_feat"])))
+    assert np.array_equal(graph.edge_index, arrays["edge_index"])
+    expected = arrays["node_config_ids"] if collection == LAYOUT else np.zeros(0)
+    assert np.array_equal(graph.nconfig_ops, expected)
+    for each in (graph.opcodes, graph.node_ids, graph.edge_index, graph.nconfig_ops):
+        assert each.dtype == np.int64
 
 
-@pytest.mark.parametrize("name", [LAYOUT, TILE])
-def test_every_candidate_equals_the_archive(collections, name):
-    collection = collections[name]
-    for split_name, sources in small_graphs()[name].items():
-        split = collection.split(split_name)
-        assert [graph.name for graph in split.graphs] == sorted(sources)
-        for number, entry in enumerate(split.graphs):
-            arrays = sources[entry.name]
-            everything = np.arange(entry.num_candidates)
-            codes = split.read_codes(number, everything)
-            rows = split.read_column(number, "rows")
-            dense = settings_of(collection, split, number)[codes].reshape(len(codes), -1)
-            assert np.array_equal(dense, arrays[CUTS[name]][rows].reshape(len(rows), -1))
-            assert np.array_equal(codes, split.read_block(number, 0, entry.num_candidates))
-            if split_name != "train":
-                assert np.array_equal(rows, np.arange(len(arrays["config_runtime"])))
-                assert np.array_equal(split.read_column(number, "runtimes"), arrays["config_runtime"])
-                assert (split.read_column(number, "counts") == 1).all()
-            if name == TILE:
-                normalizers = arrays["config_runtime_normalizers"][rows]
-                assert np.array_equal(split.read_column(number, "normalizers"), normalizers)
+@pytest.mark.parametrize("collection", [LAYOUT, TILE])
+def test_every_graph_and_candidate_equals_the_archive(datasets, collection):
+    dataset = open_dataset(folder_of(datasets, collection))
+    for name, sources in small_graphs()[collection].items():
+        split = dataset.split(name)
+        assert len(split) == len(sources)
+        for graph in split:
+            arrays = sources.pop(graph.name)
+            check_graph(graph, arrays, collection)
+            found = graph.read_candidates(np.arange(graph.num_candidates))
+            dense = arrays[CANDIDATES[collection]]
+            assert found.config_values.shape[1:] == ((dense.shape[1], 18) if collection == LAYOUT else (3, 8))
+            assert np.array_equal(found.config_values.reshape(dense[found.rows].shape), dense[found.rows])
+            assert np.array_equal(graph.config_values[found.codes], found.config_values)
+            assert np.array_equal(found.costs, graph.read_costs())
+            if name != "train":
+                assert np.array_equal(found.rows, np.arange(len(dense)))
+                normalizers = arrays["config_runtime_normalizers"] if collection == TILE else 1
+                assert np.array_equal(found.costs, arrays["config_runtime"] / normalizers)
+        assert not sources
 
 
-def test_train_candidates_are_distinct_with_mean_runtimes_fastest_first(collections):
-    split = collections[LAYOUT].split("train")
-    number = [graph.name for graph in split.graphs].index("graph3")
-    arrays = small_graphs()[LAYOUT]["train"]["graph3"]
-    rows, runtimes = split.read_column(number, "rows"), split.read_column(number, "runtimes")
-    assert len(rows) == 8
-    for row, runtime, count in zip(rows, runtimes, split.read_column(number, "counts"), strict=True):
-        same = (arrays["node_config_feat"] == arrays["node_config_feat"][row]).all(axis=(1, 2))
-        assert count == same.sum()
-        assert runtime == int(np.floor(arrays["config_runtime"][same].mean() + 0.5))
-    assert (np.diff(runtimes) >= 0).all()
+@pytest.mark.parametrize("collection", [LAYOUT, TILE])
+def test_graphs_and_draws_equal_what_the_input_pipeline_yields(datasets, collection):
+    dataset = open_dataset(folder_of(datasets, collection))
+    split = dataset.split("train")
+    for number in range(len(split)):
+        graph = split[number]
+        drawn = graph.draw(3, seed=number)
+        (block,) = iterate_blocks(dataset, split, number, len(drawn.numbers), drawn.numbers)
+        tensors = block.graph
+        ops, feeds = tensors.node_sets["op"], tensors.edge_sets["feed"].adjacency
+        assert np.array_equal(graph.features, ops["features"])
+        assert np.array_equal(graph.opcodes, ops["opcode"])
+        assert np.array_equal(graph.edge_index, np.stack([feeds.target, feeds.source], axis=1))
+        assert np.array_equal(graph.config_values, tensors.node_sets["config_value"]["values"])
+        assert np.array_equal(drawn.codes.T, tensors.node_sets["nconfig"]["codes"])
+        assert np.array_equal(to_training_costs(drawn.costs), tensors.context["costs"][0])
+        if collection == LAYOUT:
+            assert np.array_equal(graph.nconfig_ops, tensors.edge_sets["config"].adjacency.target)
 
 
-def test_draws_of_any_candidates_in_any_order(collections):
-    split = collections[LAYOUT].split("valid")
-    chosen = np.array([7, 0, 7, 11, 3])
-    assert np.array_equal(split.read_codes(1, chosen), split.read_block(1, 0, 12)[chosen])
-    for column in ("runtimes", "normalizers", "rows", "counts"):
-        assert np.array_equal(split.read_column(1, column, chosen), split.read_column(1, column)[chosen])
+def test_a_training_batch_holds_candidates_of_the_reader(datasets):
+    dataset = open_dataset(folder_of(datasets, LAYOUT))
+    batches = make_training_dataset(dataset, DataConfig(graphs_per_batch=1, candidates_per_graph=4), seed=2)
+    graphs = list(dataset.split("train"))
+    for batch in batches.take(5):
+        features = batch.node_sets["op"]["features"].numpy()
+        (graph,) = [each for each in graphs if np.array_equal(each.features, features)]
+        everything = graph.read_candidates(np.arange(graph.num_candidates))
+        for codes, cost in zip(batch.node_sets["nconfig"]["codes"].numpy().T, batch.context["costs"][0], strict=True):
+            (number,) = np.flatnonzero((everything.codes == codes).all(axis=1))
+            assert everything.costs[number] == cost
 
 
-@pytest.mark.parametrize("outside", [-1, 12])
-def test_a_candidate_that_does_not_exist_is_refused_not_made_up(collections, outside):
-    split = collections[LAYOUT].split("valid")
-    with pytest.raises(DatasetError, match="valid0: found candidates"):
-        split.read_codes(0, np.array([0, outside]))
-    with pytest.raises(DatasetError, match="valid0: found candidates"):
-        split.read_column(0, "runtimes", np.array([outside, 0]))
+def test_draws_are_distinct_and_a_function_of_seed_and_graph(datasets):
+    split = open_dataset(folder_of(datasets, LAYOUT)).split("train")
+    graph = split[6]
+    draws = [graph.draw(10, seed=seed) for seed in range(20)]
+    assert graph.num_candidates == 29
+    for seed, drawn in enumerate(draws):
+        again = split[6].draw(10, seed=seed)
+        for field in ("numbers", "rows", "codes", "config_values", "costs"):
+            assert np.array_equal(getattr(drawn, field), getattr(again, field))
+        assert len(set(drawn.numbers.tolist())) == 10
+    assert len({tuple(drawn.numbers.tolist()) for drawn in draws}) == 20
+    assert set(np.concatenate([drawn.numbers for drawn in draws]).tolist()) == set(range(29))
 
 
-def test_a_draw_reads_only_what_it_returns(tmp_path, monkeypatch):
-    write_tree(
-        tmp_path / "in", LAYOUT, {"train": {"big": layout_arrays(12, 4, 3000), "other": layout_arrays(12, 3, 50)}}
-    )
-    split = preprocess_here(tmp_path / "in", tmp_path / "out", LAYOUT)[0].split("train")
-    sizes = []
-
-    def pread(file, size, offset, read=os.pread):
-        sizes.append(size)
-        return read(file, size, offset)
-
-    monkeypatch.setattr(os, "pread", pread)
-    codes = split.read_codes(0, np.random.default_rng(0).permutation(3000)[:64])
-    assert codes.dtype == np.uint16  # 12,000 random settings
-    assert sizes == [4 * 2] * 64
-    sizes.clear()
-    split.read_column(0, "runtimes", np.arange(64))
-    assert sizes == [8] * 64
+def test_a_draw_of_more_than_there_are_gives_all(datasets):
+    graph = open_dataset(folder_of(datasets, TILE)).split("valid")[0]
+    assert sorted(graph.draw(100, seed=1).numbers.tolist()) == list(range(9))
+    with pytest.raises(DatasetError, match="held: cannot draw 0 candidates"):
+        graph.draw(0, seed=1)
 
 
-def test_a_split_can_be_sent_to_another_process_and_closed(collections):
-    split = collections[TILE].split("train")
-    before = split.read_codes(2, np.array([1]))
-    again = pickle.loads(pickle.dumps(split))
-    assert np.array_equal(again.read_codes(2, np.array([1])), before)
-    split.close()
-    assert np.array_equal(split.read_codes(2, np.array([1])), before)
+def test_indexing_is_that_of_a_sequence(datasets):
+    split = open_dataset(folder_of(datasets, LAYOUT)).split("train")
+    assert [graph.name for graph in split] == [entry.name for entry in split.graphs]
+    assert split[-1].name == split[len(split) - 1].name == "same"
+    assert np.array_equal(split[-2].draw(3, seed=1).numbers, split[6].draw(3, seed=1).numbers)
+    for number in (len(split), -len(split) - 1):
+        with pytest.raises(IndexError, match=f"graph {number} of a split of 8 graphs"):
+            split[number]
 
 
-def test_an_unknown_split_names_those_there_are(collections):
-    with pytest.raises(DatasetError, match="no split 'test', found train, valid"):
-        collections[TILE].split("test")
+def test_arrays_can_be_written_to_and_graphs_sent_to_other_processes(datasets):
+    graph = open_dataset(folder_of(datasets, LAYOUT)).split("train")[2]
+    again = pickle.loads(pickle.dumps(graph))
+    drawn = graph.draw(3, seed=0)
+    assert np.array_equal(again.draw(3, seed=0).config_values, drawn.config_values)
+    arrays = [graph.features, graph.opcodes, graph.edge_index, graph.config_values]
+    assert all(each.flags.writeable for each in (*arrays, drawn.codes, drawn.config_values, drawn.costs))
 
 
-@pytest.mark.parametrize("suffix", [RECORD_SUFFIX, CANDIDATE_SUFFIX])
-def test_a_truncated_or_missing_shard_is_named(damaged, suffix):
-    path = damaged / f"train-00001-of-00003{suffix}"
-    data = path.read_bytes()
-    path.write_bytes(data[:-1])
-    with pytest.raises(DatasetError, match=f"{path}: has {len(data) - 1:,} bytes, the manifest says {len(data):,}"):
-        RankingDataset(damaged)
-    path.unlink()
-    with pytest.raises(DatasetError, match=f"{path}: is missing"):
-        RankingDataset(damaged)
+def test_a_pruned_graph_says_which_nodes_it_kept(tmp_path):
+    arrays = layout_arrays(60, 2, 5, seed=3)
+    write_tree(tmp_path / "in", LAYOUT, {"train": {"large": arrays}})
+    (dataset,) = preprocess_here(tmp_path / "in", tmp_path / "out", LAYOUT, max_nodes=20)
+    graph = dataset.split("train")[0]
+    assert 2 <= len(graph.node_ids) <= 20
+    assert np.array_equal(graph.features, arrays["node_feat"][graph.node_ids])
+    assert np.array_equal(graph.node_ids[graph.nconfig_ops], arrays["node_config_ids"])
+    kept = np.isin(arrays["edge_index"], graph.node_ids).all(axis=1)
+    assert np.array_equal(graph.node_ids[graph.edge_index], arrays["edge_index"][kept])
 
 
-@pytest.mark.parametrize("suffix", [RECORD_SUFFIX, CANDIDATE_SUFFIX])
-def test_damage_after_opening_is_named_too(damaged, suffix):
-    path = damaged / f"valid-00000-of-00001{suffix}"
-    read = {
-        RECORD_SUFFIX: lambda split: split.read_record(1),
-        CANDIDATE_SUFFIX: lambda split: split.read_codes(1, np.array([11])),
-    }[suffix]
-    split = RankingDataset(damaged).split("valid")
-    os.truncate(path, 20)
-    with pytest.raises(DatasetError, match=f"{path}: ends early"):
-        read(split)
-    split.close()
-    path.unlink()
-    with pytest.raises(DatasetError, match=f"{path}: No such file"):
-        read(split)
-
-
-@pytest.mark.parametrize("suffix", [RECORD_SUFFIX, CANDIDATE_SUFFIX])
-def test_verify_finds_one_flipped_bit(damaged, suffix):
-    RankingDataset(damaged).verify()
-    path = damaged / f"test-00000-of-00001{suffix}"
+@pytest.mark.parametrize(("offset", "reason"), [(0, "length"), (9, "length"), (200, "checksum"), (-1, "checksum")])
+def test_a_damaged_record_is_named(datasets, tmp_path, offset, reason):
+    folder = Path(shutil.copytree(folder_of(datasets, LAYOUT), tmp_path / "copy"))
+    split = open_dataset(folder).split("train")
+    entry = split.graphs[4]
+    path = folder / f"train-00001-of-00003{RECORD_SUFFIX}"
     data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
+    data[entry.record_offset + offset % (entry.record_length + 16)] ^= 1
     path.write_bytes(data)
-    with pytest.raises(DatasetError, match=f"{path}: sha256"):
-        RankingDataset(damaged).verify()
+    assert split[3].name == "graph3"
+    message = rf"{path}: the record of graph4 at byte {entry.record_offset} is damaged \(.*{reason}.*; preprocess again"
+    with pytest.raises(DatasetError, match=message):
+        split[4]
 
 
-def test_without_its_manifest_a_folder_is_no_dataset(damaged):
-    (damaged / MANIFEST_NAME).unlink()
-    with pytest.raises(DatasetError, match=MANIFEST_NAME):
-        RankingDataset(damaged)
+def test_files_are_closed_with_the_split(datasets):
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        open_dataset(folder_of(datasets, LAYOUT)).split("train")[0].draw(2, seed=0)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_no_configurable_node_and_no_edge_at_all(tmp_path):
-    lonely = layout_arrays(3, 0, 4) | {"edge_index": np.zeros((0, 2), np.int64)}
-    write_tree(tmp_path / "in", LAYOUT, {"train": {"lonely": lonely}, "valid": {"lonely": lonely}})
-    (collection,) = preprocess_here(tmp_path / "in", tmp_path / "out", LAYOUT, max_nodes=2)
-    assert collection.split("train").graphs[0].num_candidates == 1
-    assert collection.split("valid").read_codes(0, np.arange(4)).shape == (4, 0)
-    assert collection.split("valid").graphs[0].num_nodes == 3
+def test_the_example_of_the_documentation(datasets, monkeypatch):
+    monkeypatch.chdir(datasets.parent)
+    results = doctest.testmod(reader)
+    assert results.attempted >= 7 and not results.failed
 
 
-def test_candidates_take_a_small_part_of_the_official_size(tmp_path):
-    random = np.random.default_rng(0)
-    table = random.integers(-1, 6, (40, 18))
-    arrays = layout_arrays(60, 50, 400)
-    arrays["node_config_feat"] = table[random.integers(0, 40, (400, 50))].astype(np.float32)
-    kernels = {f"k{i}": tile_arrays(5, 300, seed=i) for i in range(2)}
-    write_tree(tmp_path / "in", LAYOUT, {"train": {"g": arrays}})
-    write_tree(tmp_path / "in", TILE, {"train": kernels})
-    layouts, tiles = preprocess_here(tmp_path / "in", tmp_path / "out", LAYOUT, TILE)
-    candidate_bytes = layouts.manifest.splits["train"].shards[0].candidate_bytes
-    assert candidate_bytes <= arrays["node_config_feat"].nbytes / 9
-    (shard,) = tiles.manifest.splits["train"].shards
-    codes = sum(graph.num_candidates * graph.num_config_nodes * graph.code_bytes for graph in shard.graphs)
-    assert codes <= sum(kernel["config_feat"].nbytes for kernel in kernels.values()) / 9
+def test_reading_loads_neither_tensorflow_nor_beam(datasets):
+    code = f"""
+import sys
+from tpugraphs_polynormer.datasets.reader import open_dataset
+graph = open_dataset({str(folder_of(datasets, TILE))!r}).split("train")[0]
+print(graph.name, graph.draw(3, seed=0).config_values.shape)
+print(sorted({{"tensorflow", "apache_beam", "tensorflow_gnn", "torch", "jax"}} & set(sys.modules)))
+"""
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout == "kernel0 (3, 3, 8)\n[]\n"

@@ -16,9 +16,9 @@ from tpugraphs_polynormer.archives.npz import LayoutArchive
 from tpugraphs_polynormer.datasets.encoding import encode_layouts
 from tpugraphs_polynormer.datasets.input_pipeline import graph_spec
 from tpugraphs_polynormer.datasets.pruning import keep_neighbourhood
-from tpugraphs_polynormer.datasets.reader import RECORD_SUFFIX
-from tpugraphs_polynormer.datasets.records import serialize_example, serialize_graph, write_record
+from tpugraphs_polynormer.datasets.records import parse_example, serialize_example, serialize_graph, write_record
 from tpugraphs_polynormer.datasets.schema import SCHEMA_NAME
+from tpugraphs_polynormer.datasets.split_files import RECORD_SUFFIX
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +67,17 @@ def as_tensorflow_feature(value) -> tf.train.Feature:
     return tf.train.Feature(float_list=tf.train.FloatList(value=np.ravel(value)))
 
 
+def check_parsed(parsed: dict, features: dict) -> None:
+    assert list(parsed) == sorted(features)
+    for name, value in features.items():
+        if isinstance(value, str):
+            assert parsed[name] == value
+        else:
+            expected = np.ravel(value)
+            assert parsed[name].dtype == (np.int64 if expected.dtype.kind in "iu" else np.float32)
+            assert parsed[name].tobytes() == expected.tobytes()
+
+
 def test_records_are_the_bytes_that_tensorflow_writes(tmp_path):
     random = np.random.default_rng(0)
     examples = [
@@ -84,6 +95,7 @@ def test_records_are_the_bytes_that_tensorflow_writes(tmp_path):
             theirs_features = {name: as_tensorflow_feature(value) for name, value in features.items()}
             example = tf.train.Example(features=tf.train.Features(feature=theirs_features))
             assert record == example.SerializeToString(deterministic=True)
+            check_parsed(parse_example(record), features)
             write_record(ours, record)
             theirs.write(record)
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()

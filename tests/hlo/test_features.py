@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tests.hlo.programs import array, modules, program, small_cnn
-from tpugraphs_polynormer.hlo.errors import HloError
+from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.features import COLUMNS, ELEMENT_TYPE_ORDER, featurize_module
 from tpugraphs_polynormer.hlo.module import (
     Computation,

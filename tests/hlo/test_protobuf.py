@@ -6,20 +6,21 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.hlo.programs import modules, small_cnn
+from tests.hlo.tuning_files import serialize_layout_tuning
 from tpugraphs_polynormer.archives.featurize import featurize_bytes
-from tpugraphs_polynormer.hlo.errors import HloError
+from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.messages import MESSAGES
 from tpugraphs_polynormer.hlo.module import Computation, Instruction, Module, Shape
-from tpugraphs_polynormer.hlo.protobuf import (
+from tpugraphs_polynormer.hlo.protobuf import parse_module
+from tpugraphs_polynormer.hlo.tuning import (
     LayoutRun,
     LayoutTuning,
     detect_kind,
     parse_layout_tuning,
-    parse_module,
     parse_tile_tuning,
 )
-from tpugraphs_polynormer.hlo.writer import serialize_layout_tuning, serialize_module
+from tpugraphs_polynormer.hlo.writer import serialize_module
 
 
 def varint(value: int) -> bytes:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.hlo.programs import array, program, small_cnn
+from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.describe import describe_candidate, describe_shape
-from tpugraphs_polynormer.hlo.errors import HloError
 from tpugraphs_polynormer.hlo.module import Computation, ConvolutionDimensions, Instruction, Module, Shape
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_NAMES
 from tpugraphs_polynormer.hlo.protobuf import parse_module

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_undirected_edges, pad_edges
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_undirected_edge_index, pad_edge_index
 
 
 def random_pairs(num_nodes: int, num_pairs: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -15,7 +15,7 @@ def random_pairs(num_nodes: int, num_pairs: int, seed: int = 0) -> tuple[np.ndar
 
 def random_edges(num_nodes: int, num_pairs: int, seed: int = 0) -> EdgeIndex:
     """Undirected, with self-loops."""
-    return build_undirected_edges(*random_pairs(num_nodes, num_pairs, seed), num_nodes)
+    return build_undirected_edge_index(*random_pairs(num_nodes, num_pairs, seed), num_nodes)
 
 
 def random_states(*shape: int, seed: int = 1) -> np.ndarray:
@@ -27,12 +27,12 @@ def merge(*graphs: EdgeIndex) -> EdgeIndex:
     shifts = np.cumsum([0] + [graph.num_nodes for graph in graphs])
     source = np.concatenate([graph.source + shift for graph, shift in zip(graphs, shifts, strict=False)])
     target = np.concatenate([graph.target + shift for graph, shift in zip(graphs, shifts, strict=False)])
-    return build_undirected_edges(source, target, int(shifts[-1]))
+    return build_undirected_edge_index(source, target, int(shifts[-1]))
 
 
 def padded(states: np.ndarray, edges: EdgeIndex, num_padding_nodes: int = 4, num_padding_edges: int = 7):
     """States (padding filled with large numbers), edges and node mask with padding at the end."""
     num_nodes = len(states) + num_padding_nodes
     junk = np.full([num_padding_nodes, *states.shape[1:]], 37.0, np.float32)
-    edges = pad_edges(edges, num_nodes=num_nodes, num_edges=len(edges.source) + num_padding_edges)
+    edges = pad_edge_index(edges, num_nodes=num_nodes, num_edges=len(edges.source) + num_padding_edges)
     return np.concatenate([states, junk]), edges, np.arange(num_nodes) < len(states)

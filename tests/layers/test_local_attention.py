@@ -9,9 +9,10 @@ import tensorflow as tf
 from tests.layers.graphs import padded, random_edges, random_states
 from tests.layers.layer_checks import assert_close, check_layer, projection, run
 from tpugraphs_polynormer.layers.convolutions import GraphAttention, GraphConvolution, SageConvolution
-from tpugraphs_polynormer.layers.edge_index import build_edges
+from tpugraphs_polynormer.layers.edge_index import build_edge_index
 from tpugraphs_polynormer.layers.gate import Gate
 from tpugraphs_polynormer.layers.local_attention import LocalAttention
+from tpugraphs_polynormer.layers.neighbours import Graphs
 
 NODES, DIM, HEADS, HEAD_DIM = 11, 5, 3, 2
 EDGES = random_edges(NODES, 20)
@@ -44,7 +45,7 @@ def test_convolutions_pass_the_layer_checks(convolution) -> None:
 def test_two_nodes_by_hand() -> None:
     """0 -> 1 and self-loops, one head of width 1, every weight 1, every bias 0; attention scores by hand."""
     layer = LocalAttention(num_heads=1, head_dim=1, beta=0.25, learn_beta=False)
-    edges = build_edges(np.array([0, 0, 1]), np.array([0, 1, 1]), 2)
+    edges = build_edge_index(np.array([0, 0, 1]), np.array([0, 1, 1]), 2)
     states = np.array([[1.0], [2.0]], np.float32)
     layer(states, edges)
     for weight in layer.trainable_weights:
@@ -62,7 +63,7 @@ def test_padding_changes_nothing(settings: dict) -> None:
     layer, states = create(**settings), random_states(NODES, DIM)
     plain = [layer(states, EDGES, training=True), *run_masked(layer, states, EDGES, None)]
     junk_states, edges, mask = padded(states, EDGES)
-    found = [layer(junk_states, edges, node_mask=mask, training=True)[:NODES]]
+    found = [layer(junk_states, edges, graphs=Graphs(mask=mask), training=True)[:NODES]]
     found += run_masked(layer, junk_states, edges, mask)
     assert_close(found, plain, 1e-5)
 
@@ -70,7 +71,7 @@ def test_padding_changes_nothing(settings: dict) -> None:
 def run_masked(layer: LocalAttention, states: np.ndarray, edges, mask: np.ndarray | None) -> list[tf.Tensor]:
     """Gradients of a loss on the real nodes, by batch statistics."""
     with tf.GradientTape() as tape:
-        out = layer(states, edges, node_mask=mask, training=True)[:NODES]
+        out = layer(states, edges, graphs=Graphs(mask=mask), training=True)[:NODES]
         loss = tf.reduce_sum(out * random_states(*out.shape, seed=3))
     return tape.gradient(loss, layer.trainable_weights)
 
@@ -79,7 +80,7 @@ def test_order_of_nodes_does_not_matter() -> None:
     layer, states = create(), random_states(NODES, DIM)
     order = np.random.default_rng(0).permutation(NODES)
     place = np.argsort(order)
-    moved = build_edges(place[EDGES.source], place[EDGES.target], NODES)
+    moved = build_edge_index(place[EDGES.source], place[EDGES.target], NODES)
     expected, gradients = run(layer, tf.constant(states), EDGES)
     np.testing.assert_allclose(layer(states[order], moved), expected.numpy()[order], atol=1e-5)
     with tf.GradientTape() as tape:
@@ -108,7 +109,7 @@ def test_batch_norm_moves_its_averages_by_real_nodes_only() -> None:
     layer.norm_after.moving_mean.assign(tf.zeros(6))
     layer.norm_after.moving_variance.assign(tf.ones(6))
     junk_states, edges, mask = padded(states, EDGES)
-    layer(junk_states, edges, node_mask=mask, training=True)
+    layer(junk_states, edges, graphs=Graphs(mask=mask), training=True)
     assert_close([layer.norm_after.moving_mean, layer.norm_after.moving_variance], expected, 1e-5)
 
 

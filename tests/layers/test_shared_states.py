@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.layers.graphs import random_pairs
 from tpugraphs_polynormer.config.schema import ModelConfig
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
-from tpugraphs_polynormer.layers.edge_index import build_edges, build_undirected_edges_tf, select_edges
+from tpugraphs_polynormer.layers.edge_index import build_edge_index, build_undirected_edge_tensors, select_edges
 from tpugraphs_polynormer.layers.ops.aggregation import aggregate
 from tpugraphs_polynormer.layers.shared_states import SharedStates, count_hops, find_reach
 from tpugraphs_polynormer.models.ranking.batch import Batch
@@ -60,14 +60,14 @@ def make_batch(sizes: list[int], slots: list[list[int]], num_padding: int = 0, s
     return Batch(
         features=tf.constant(features, tf.float32),
         opcodes=tf.constant(random.integers(1, 100, total)),
-        edges=build_undirected_edges_tf(source, target, total, mask=tf.gather(mask, target)),
+        edges=build_undirected_edge_tensors(source, target, total, mask=tf.gather(mask, target)),
         producers=tf.constant(source, tf.int32),
         consumers=tf.constant(target, tf.int32),
-        op_graphs=tf.constant(op_graphs),
+        op_graph_ids=tf.constant(op_graphs),
         op_mask=tf.constant(mask),
         config_values=tf.constant(random.integers(-1, 6, [7, 18]), tf.float32),
         codes=tf.constant(random.integers(0, 7, [len(nconfig_ops), K]), tf.int32),
-        nconfig_graphs=tf.constant(nconfig_graphs, tf.int32),
+        nconfig_graph_ids=tf.constant(nconfig_graphs, tf.int32),
         nconfig_roles=tf.zeros([len(nconfig_ops)], tf.int32),
         nconfig_mask=tf.constant(is_real[nconfig_graphs]),
         nconfig_ops=tf.constant(nconfig_ops, tf.int32),
@@ -89,16 +89,14 @@ def build_model(**settings) -> RankingModel:
     statistics = FeatureStatistics(
         num_nodes=1, heavy=[], constant=[], opcode_counts=[], **{name: [value] * 140 for name, value in columns.items()}
     )
-    settings = {"num_local_layers": 3, "hidden_dim": 8, "num_heads": 2, "fusion": "early", "readout": "sum", **settings}
-    model = RankingModel(kind="layout", config=ModelConfig(**settings), statistics=statistics)
-    if settings["encoder"] == "polynormer" and settings.get("attention") != "local_and_global":
-        model.encoder.phase = "global"
-    return model
+    heads = {} if settings["encoder"] in ("gcn", "graphsage", "mlp") else {"num_heads": 2}
+    settings = {"num_local_layers": 3, "hidden_dim": 8, **heads, "fusion": "early", "readout": "sum", **settings}
+    return RankingModel(kind="layout", config=ModelConfig(**settings), statistics=statistics)
 
 
 def run(model: RankingModel, batch: Batch, *, frontier: bool, training: bool = False) -> tuple[np.ndarray, dict]:
     """Scores of the real graphs and the gradients of a random combination of them, by variable."""
-    model.frontier = frontier and model.config.attention != "local_and_global"
+    model.share_states = frontier and model.config.attention != "local_and_global"
     is_real = batch.candidate_mask.numpy()
     weights = np.random.default_rng(9).normal(size=is_real.shape) * is_real
     with tf.GradientTape() as tape:
@@ -143,7 +141,7 @@ def test_equals_naive(encoder: str, batch: str) -> None:
     naive_and_frontier(build_model(**ENCODERS[encoder]), BATCHES[batch]())
 
 
-@pytest.mark.parametrize("readout", ["mean", "weighted", "configurable"])
+@pytest.mark.parametrize("readout", ["mean", "weighted", "config_nodes", "official"])
 @pytest.mark.parametrize("encoder", ["local", "global"])
 def test_readouts_equal_naive(encoder: str, readout: str) -> None:
     naive_and_frontier(build_model(**ENCODERS[encoder], readout=readout), BATCHES["padded"]())
@@ -174,34 +172,35 @@ def test_hops_by_hand() -> None:
 def test_prefix_grows_by_one_hop_per_layer() -> None:
     batch = make_batch([20], [[0]])
     starts = tf.range(20) == 0
-    graph = {"graphs": batch.op_graphs, "node_mask": batch.op_mask}
-    frontier = SharedStates(find_reach(batch.edges, starts, num_hops=3, **graph), num_candidates=2)
+    frontier = SharedStates(find_reach(batch.edges, starts, num_hops=3, graphs=batch.op_graphs), num_candidates=2)
     # A path with edges 0 - 2, 5 - 7, 10 - 12, 15 - 17 besides.
     assert [int(size) for size in frontier.reach.sizes] == [1, 3, 4, 5]
     assert frontier.reach.order.numpy().tolist() == list(range(20))
-    hops = frontier.hops(4)
+    hops = frontier.steps(4)
     assert [(int(hop.before), int(hop.after)) for hop in hops] == [(1, 3), (3, 4), (4, 5), (5, 5)]
 
 
 def test_expand_copies_what_begins_to_vary() -> None:
     batch = make_batch([5], [[0]])
-    graph = {"graphs": batch.op_graphs, "node_mask": batch.op_mask}
-    frontier = SharedStates(find_reach(batch.edges, tf.range(5) == 0, num_hops=1, **graph), num_candidates=2)
+    frontier = SharedStates(
+        find_reach(batch.edges, tf.range(5) == 0, num_hops=1, graphs=batch.op_graphs), num_candidates=2
+    )
     rows = tf.constant([[1.0], [2.0], [3.0], [4.0], [5.0], [6.0]])  # node 0 twice, then nodes 1, 2, 3, 4
-    (hop,) = frontier.hops(1)
+    (hop,) = frontier.steps(1)
     assert hop.expand(rows).numpy()[:, 0].tolist() == [1, 2, 3, 3, 4, 4, 5, 6]
-    assert hop.row_weights().numpy().tolist() == [1, 1, 1, 1, 1, 1, 2, 2]
+    assert hop.row_weights(None).numpy().tolist() == [1, 1, 1, 1, 1, 1, 2, 2]
 
 
 def test_rows_are_connected_as_their_nodes_are() -> None:
     """Every edge of every candidate once, except into nodes that are still shared; both orders are orders."""
     batch, k = make_batch([9], [[4]]), 3
-    graph = {"graphs": batch.op_graphs, "node_mask": batch.op_mask}
-    frontier = SharedStates(find_reach(batch.edges, tf.range(9) == 4, num_hops=2, **graph), num_candidates=k)
+    frontier = SharedStates(
+        find_reach(batch.edges, tf.range(9) == 4, num_hops=2, graphs=batch.op_graphs), num_candidates=k
+    )
     joined = set(
         zip(frontier.reach.edges.source.numpy().tolist(), frontier.reach.edges.target.numpy().tolist(), strict=True)
     )
-    for hop in frontier.hops(2):
+    for hop in frontier.steps(2):
         before, after, edges = int(hop.before), int(hop.after), hop.connect_rows()
 
         def row(node: int, candidate: int, varying: int) -> int:
@@ -226,7 +225,7 @@ def test_rows_are_connected_as_their_nodes_are() -> None:
 def test_selected_edges_sum_as_a_dense_block_does(masked: bool) -> None:
     source, target = random_pairs(12, 40)
     mask = np.arange(40) % 3 > 0 if masked else np.ones(40, bool)
-    edges = build_edges(source, target, 12, mask=mask if masked else None)
+    edges = build_edge_index(source, target, 12, mask=mask if masked else None)
     adjacency = np.zeros([12, 12])
     np.add.at(adjacency, (target[mask], source[mask]), 1)
     keep = (edges.source >= 3) & (edges.source < 9) & (edges.target >= 5)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpugraphs_polynormer.layers.edge_index import build_undirected_edges
+from tpugraphs_polynormer.layers.edge_index import build_undirected_edge_index
 from tpugraphs_polynormer.models.polynormer import Polynormer
 from tpugraphs_polynormer.nodes.experiments.base_model import BaseModel
 from tpugraphs_polynormer.nodes.fiedler import compute_fiedler
@@ -23,11 +23,9 @@ def embed(skip: int, version: int) -> np.ndarray:
     """Mean node state of CSL(41, skip) under one fixed random Polynormer on constant features."""
     tf.keras.utils.set_random_seed(7)
     source, target = circular_skip_links(41, skip)
-    encoder = Polynormer(
-        num_heads=2, head_dim=3, num_local_layers=3, num_global_layers=1, phase="global", version=version
-    )
+    encoder = Polynormer(num_heads=2, head_dim=3, num_local_layers=3, num_global_layers=1, version=version)
     vector = compute_fiedler(source, target, 41) if version == 2 else None
-    states = encoder(np.ones([41, 6], np.float32), build_undirected_edges(source, target, 41), fiedler=vector)
+    states = encoder(np.ones([41, 6], np.float32), build_undirected_edge_index(source, target, 41), fiedler=vector)
     return states.numpy().mean(0)
 
 
@@ -40,7 +38,7 @@ def test_version_2_tells_circular_skip_links_apart(skips: tuple[int, int]) -> No
 
 
 def test_version_and_fiedler_vector_go_together() -> None:
-    edges = build_undirected_edges(*circular_skip_links(11, 2), 11)
+    edges = build_undirected_edge_index(*circular_skip_links(11, 2), 11)
     states = np.ones([11, 4], np.float32)
     with pytest.raises(ValueError, match="version 2 was called without a Fiedler vector"):
         Polynormer(num_heads=1, head_dim=2, num_local_layers=1, version=2)(states, edges)

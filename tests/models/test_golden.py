@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpugraphs_polynormer.layers.edge_index import build_edges
+from tpugraphs_polynormer.layers.edge_index import build_edge_index
 from tpugraphs_polynormer.models.node_classifier import NodeClassifier, build_polynormer_classifier
 from tpugraphs_polynormer.models.torch_weights import (
     TorchWeightsError,
@@ -47,7 +47,7 @@ def build_case(settings: dict, **overrides) -> NodeClassifier:
 
 
 def golden_edges(arrays: dict[str, np.ndarray]):
-    return build_edges(*arrays["edge_index"], len(arrays["x"]))
+    return build_edge_index(*arrays["edge_index"], len(arrays["x"]))
 
 
 def close(found: np.ndarray, expected: np.ndarray, name: str) -> None:
@@ -67,10 +67,9 @@ def test_logits_loss_and_gradients(case: str, phase: str, formulation: str) -> N
     arrays, settings = read_case(case)
     model = build_case(settings, formulation=formulation, recompute=formulation == "fused")
     load_torch_weights(model, arrays)
-    model.phase = phase
     by_name = torch_variables(model)
     with tf.GradientTape() as tape:
-        logits = model(arrays["x"], golden_edges(arrays))
+        logits = model(arrays["x"], golden_edges(arrays), phase=phase)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=arrays["labels"], logits=logits)
         loss = tf.reduce_mean(losses)
     close(logits.numpy(), arrays[f"{phase}/logits"], "logits")
@@ -93,7 +92,7 @@ def test_reads_a_state_dict_saved_by_plain_names(tmp_path: Path) -> None:
     np.savez(tmp_path / "state.npz", **plain)
     model = build_case(settings)
     load_torch_weights(model, tmp_path / "state.npz")
-    close(model(arrays["x"], golden_edges(arrays)).numpy(), arrays["local/logits"], "logits")
+    close(model(arrays["x"], golden_edges(arrays), phase="local").numpy(), arrays["local/logits"], "logits")
 
 
 def test_names_every_misfit_and_assigns_nothing() -> None:

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from tests.layers.graphs import merge, padded, random_edges, random_states
 from tests.layers.layer_checks import assert_close, check_layer
-from tpugraphs_polynormer.layers.edge_index import as_tensors, build_edges
+from tpugraphs_polynormer.layers.edge_index import build_edge_index
+from tpugraphs_polynormer.layers.neighbours import Graphs
 from tpugraphs_polynormer.models.node_classifier import NodeClassifier, build_polynormer_classifier
 from tpugraphs_polynormer.models.polynormer import Polynormer
 
@@ -18,13 +19,13 @@ DIM = 5
 GRAPHS = (random_edges(9, 14, seed=1), random_edges(5, 6, seed=2), random_edges(12, 15, seed=3))
 BATCH = merge(*GRAPHS)
 IDS = np.repeat([0, 1, 2], [9, 5, 12]).astype(np.int32)
-GRAPH_ARGUMENTS = {"component_ids": IDS, "num_components": 3}
+GRAPH_ARGUMENTS = {"graphs": Graphs(IDS, 3)}
 VARIANTS = {
-    "global": {"phase": "global"},
+    "global": {},
     "local only": {"attention": "local", "num_global_layers": 0},
     "joint": {"attention": "local_and_global", "num_global_layers": 0},
-    "large": {"phase": "global", "conv": "gcn", "beta": 0.9, "learn_beta": False, "post_norm": True},
-    "polynomial": {"phase": "global", "relu": False, "beta": 0.3, "pre_norm": True, "share_query_key": False},
+    "large": {"conv": "gcn", "beta": 0.9, "learn_beta": False, "post_norm": True},
+    "polynomial": {"relu": False, "beta": 0.3, "pre_norm": True, "share_query_key": False},
 }
 
 
@@ -59,9 +60,7 @@ def test_padding_changes_nothing(variant: str) -> None:
     expected = output_and_gradients(layer, states, BATCH, training=True, **GRAPH_ARGUMENTS)
     junk, edges, mask = padded(states, BATCH)
     ids = np.concatenate([IDS, [3] * 4]).astype(np.int32)
-    found = output_and_gradients(
-        layer, junk, edges, slice(26), node_mask=mask, component_ids=ids, num_components=4, training=True
-    )
+    found = output_and_gradients(layer, junk, edges, slice(26), graphs=Graphs(ids, 4, mask), training=True)
     assert_close(found, expected, 2e-4)
 
 
@@ -71,7 +70,7 @@ def test_order_of_nodes_does_not_matter(variant: str) -> None:
     expected = output_and_gradients(layer, states, edges)
     order = np.random.default_rng(0).permutation(12)
     place = np.argsort(order)
-    moved = build_edges(place[edges.source], place[edges.target], 12)
+    moved = build_edge_index(place[edges.source], place[edges.target], 12)
     weights = random_states(*expected[0].shape, seed=8)[order]
     found = output_and_gradients(layer, states[order], moved, weights=weights)
     found[0] = tf.gather(found[0], place)
@@ -108,7 +107,7 @@ def test_local_result_is_the_sum_of_the_layers() -> None:
     layer.build([None, DIM])
     first = layer.local_layers[0](states, BATCH)
     expected = first + layer.local_layers[1](first, BATCH)
-    np.testing.assert_allclose(layer(states, BATCH), expected, atol=1e-6)
+    np.testing.assert_allclose(layer(states, BATCH, phase="local"), expected, atol=1e-6)
 
 
 def test_one_projection_is_shared_by_all_global_layers() -> None:
@@ -120,12 +119,14 @@ def test_one_projection_is_shared_by_all_global_layers() -> None:
 
 
 def test_phases_are_checked() -> None:
-    layer = create()
-    assert layer.phase == "local"
-    with pytest.raises(ValueError, match="phase 'warm-up' does not exist"):
-        layer.phase = "warm-up"
-    with pytest.raises(ValueError, match="with attention 'local'"):
-        create(attention="local", phase="global")
+    layer, states = create(), random_states(26, DIM)
+    assert layer.phases == ("local", "global")
+    np.testing.assert_array_equal(layer(states, BATCH), layer(states, BATCH, phase="global"))
+    assert np.abs(layer(states, BATCH) - layer(states, BATCH, phase="local")).max() > 1e-3
+    with pytest.raises(ValueError, match="no phase 'warm-up', expected local or global"):
+        layer(states, BATCH, phase="warm-up")
+    with pytest.raises(ValueError, match="no phase 'global', expected local"):
+        create(attention="local", num_global_layers=0)(states, BATCH, phase="global")
 
 
 def build_classifier(**settings) -> NodeClassifier:
@@ -137,9 +138,8 @@ def build_classifier(**settings) -> NodeClassifier:
 
 @pytest.mark.parametrize("how", ["weights.h5", "checkpoint"])
 @pytest.mark.parametrize("phase", ["local", "global"])
-def test_reload_keeps_numbers_and_phase(tmp_path: Path, how: str, phase: str) -> None:
+def test_reload_keeps_numbers(tmp_path: Path, how: str, phase: str) -> None:
     model, fresh = build_classifier(post_norm=True), build_classifier(post_norm=True)
-    model.phase = phase
     model(random_states(26, DIM), BATCH, training=True)
     if how == "checkpoint":
         path = tf.train.Checkpoint(model=model).write(str(tmp_path / "checkpoint"))
@@ -147,14 +147,12 @@ def test_reload_keeps_numbers_and_phase(tmp_path: Path, how: str, phase: str) ->
     else:
         model.save_weights(tmp_path / "model.weights.h5")
         fresh.load_weights(tmp_path / "model.weights.h5")
-    assert fresh.phase == phase
-    expected = model(random_states(26, DIM), BATCH)
-    np.testing.assert_array_equal(fresh(random_states(26, DIM), BATCH), expected)
+    expected = model(random_states(26, DIM), BATCH, phase=phase)
+    np.testing.assert_array_equal(fresh(random_states(26, DIM), BATCH, phase=phase), expected)
 
 
-def test_config_keeps_phase_and_trunk() -> None:
+def test_config_keeps_the_encoder() -> None:
     model = build_classifier(beta=0.3, dropout_rate=0.2, input_dropout_rate=0.1)
-    model.phase = "global"
     copy = NodeClassifier.from_config(model.get_config())
     copy.build([None, DIM])
     copy.set_weights(model.get_weights())
@@ -166,16 +164,15 @@ def test_config_keeps_phase_and_trunk() -> None:
 def test_training_lowers_the_loss_in_both_phases(recompute: bool) -> None:
     tf.keras.utils.set_random_seed(0)
     model = build_classifier(dropout_rate=0.1, recompute=recompute, num_heads=4, head_dim=4)
-    features, edges = random_states(26, DIM), as_tensors(BATCH)
+    features, edges = random_states(26, DIM), BATCH.as_tensors()
     labels = features[:, :4].argmax(1)
     optimizer = tf.keras.optimizers.Adam(0.02)
     for phase in ("local", "global"):
-        model.phase = phase
 
         @tf.function
-        def step() -> tf.Tensor:
+        def step(phase: str = phase) -> tf.Tensor:
             with tf.GradientTape() as tape:
-                logits = model(features, edges, training=True)
+                logits = model(features, edges, phase=phase, training=True)
                 losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
                 loss = tf.reduce_mean(losses)
             gradients = tape.gradient(loss, model.trainable_weights)
@@ -200,7 +197,7 @@ def test_a_restored_model_drops_what_the_first_would_have_dropped(tmp_path: Path
 
 
 def test_recomputation_changes_no_gradient() -> None:
-    model, other = create(phase="global"), create(phase="global", recompute=True)
+    model, other = create(), create(recompute=True)
     states = random_states(26, DIM)
     for layer in (model, other):
         layer.build([None, DIM])

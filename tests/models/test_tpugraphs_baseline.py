@@ -7,7 +7,7 @@ import tensorflow as tf
 from tests.layers.graphs import random_pairs, random_states
 from tests.layers.layer_checks import check_layer
 from tests.ranking_data import LAYOUT, TILE, built_model, first_batch, small_config
-from tpugraphs_polynormer.layers.edge_index import build_undirected_edges
+from tpugraphs_polynormer.layers.edge_index import build_undirected_edge_index
 from tpugraphs_polynormer.layers.normalization import l2_normalize
 from tpugraphs_polynormer.models.ranking.batch import Batch, unpack_batch
 from tpugraphs_polynormer.models.tpugraphs_baseline import TpuGraphsLayoutBaseline, TpuGraphsTileBaseline
@@ -31,11 +31,27 @@ def node_inputs(model, batch: Batch) -> np.ndarray:
 
 
 def read_out(model, states: np.ndarray, batch: Batch) -> np.ndarray:
-    """[n, k, dim] -> scores [G, k]: sums over each graph, divided by the root of its size."""
-    graphs = batch.op_graphs.numpy()
-    pooled = np.stack([states[graphs == g].sum(0) / np.sqrt((graphs == g).sum()) for g in range(batch.num_graphs)])
-    hidden, output = model.hidden, model.output_layer
-    return -(np.maximum(pooled @ hidden.kernel.numpy() + hidden.bias.numpy(), 0) @ output.kernel.numpy())[..., 0]
+    """[n, k, dim] -> scores [G, k]: sums over each graph, divided by the root of its size, or the official way."""
+    graphs, official = batch.op_graph_ids.numpy(), model.config.readout == "official"
+    sums = np.stack([states[graphs == g].sum(0) for g in range(batch.num_graphs)])
+    sizes = np.bincount(graphs, minlength=batch.num_graphs)[:, np.newaxis, np.newaxis]
+    if not official:
+        pooled = sums / np.sqrt(sizes)
+    elif model.kind == "tile":
+        pooled = sums
+    else:
+        decided, of = states[batch.nconfig_ops.numpy()], batch.nconfig_graph_ids.numpy()
+        of_config = np.stack([decided[of == g].sum(0) for g in range(batch.num_graphs)])
+        pooled = np.concatenate([sums / sizes, unit(sums), unit(of_config)], -1)
+    for hidden in model.hidden_layers:
+        mixed = pooled @ hidden.kernel.numpy() + (hidden.bias.numpy() if hidden.use_bias else 0)
+        pooled = leaky(mixed) if official else np.maximum(mixed, 0)
+    assert len(model.hidden_layers) == (2 if official and model.kind == "tile" else 1)
+    return -(pooled @ model.output_layer.kernel.numpy())[..., 0]
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
 
 
 def score_layouts(model, batch: Batch) -> np.ndarray:
@@ -43,7 +59,7 @@ def score_layouts(model, batch: Batch) -> np.ndarray:
     encoder, dim = model.encoder, model.config.hidden_dim
     num_ops, k = len(batch.features), batch.codes.shape[1]
     entries = np.zeros([num_ops, k, 18])
-    entries[batch.nconfig_ops.numpy()] = batch.config_values.numpy()[batch.codes.numpy()]
+    entries[batch.nconfig_ops.numpy()] = 100 * batch.config_values.numpy()[batch.codes.numpy()]
     nodes = np.repeat(node_inputs(model, batch)[:, np.newaxis], k, 1)
     of_entries = np.split(model.config_value_projection.kernel.numpy(), 1 + encoder.num_layers, -1)
     weight = np.concatenate([of_entries[0], model.node_projection.kernel.numpy()])
@@ -55,7 +71,7 @@ def score_layouts(model, batch: Batch) -> np.ndarray:
     for layer in range(encoder.num_layers):
         convolution, dense = encoder.convolutions[layer], encoder.dense[layer]
         mixed = np.einsum("ij,jkd->ikd", normalized, np.concatenate([entries, states], -1))
-        weight = np.concatenate([of_entries[1 + layer], convolution.project.kernel.numpy()])
+        weight = np.concatenate([of_entries[1 + layer], convolution.linear.kernel.numpy()])
         assert weight.shape == (18 + dim, dim)
         mixed = leaky(mixed @ weight + convolution.bias.numpy())
         states = states + leaky(mixed @ dense.kernel.numpy() + dense.bias.numpy())
@@ -65,9 +81,9 @@ def score_layouts(model, batch: Batch) -> np.ndarray:
 def score_tiles(model, batch: Batch) -> np.ndarray:
     """Scores [G, k]: all 24 bounds of a candidate stand beside the input of every op."""
     encoder, dim = model.encoder, model.config.hidden_dim
-    k, graphs = batch.codes.shape[1], batch.op_graphs.numpy()
+    k, graphs = batch.codes.shape[1], batch.op_graph_ids.numpy()
     chosen = batch.config_values.numpy()[batch.codes.numpy()]  # [slots, k, 8], three slots for each graph
-    bounds = np.stack([np.concatenate(chosen[batch.nconfig_graphs == g], -1) for g in range(batch.num_graphs)])
+    bounds = np.stack([np.concatenate(chosen[batch.nconfig_graph_ids == g], -1) for g in range(batch.num_graphs)])
     nodes = np.repeat(node_inputs(model, batch)[:, np.newaxis], k, 1)
     states = np.concatenate([bounds[graphs], nodes], -1)
     # [8, 3 slots * 2 dim] -> [24, 2 dim]
@@ -78,8 +94,8 @@ def score_tiles(model, batch: Batch) -> np.ndarray:
     told, bias = np.split(model.node_projection.bias.numpy(), 2)
     layers = [(*first, bias + adjacency(batch).sum(1)[:, np.newaxis, np.newaxis] * told)]
     for layer in encoder.convolutions:
-        of_neighbors = layer.from_neighbors
-        layers.append((of_neighbors.kernel.numpy(), layer.from_self.kernel.numpy(), of_neighbors.bias.numpy()))
+        of_self = layer.from_self
+        layers.append((layer.from_neighbors.kernel.numpy(), of_self.kernel.numpy(), of_self.bias.numpy()))
     assert len(layers) == model.config.num_local_layers
     for of_neighbors, of_self, bias in layers:
         summed = np.einsum("ij,jkd->ikd", adjacency(batch), states)
@@ -88,9 +104,10 @@ def score_tiles(model, batch: Batch) -> np.ndarray:
     return read_out(model, states, batch)
 
 
+@pytest.mark.parametrize("readout", ["sum", "official"])
 @pytest.mark.parametrize(("name", "score"), [(LAYOUT, score_layouts), (TILE, score_tiles)], ids=["layout", "tile"])
-def test_scores_are_those_of_the_straightforward_sums(name, score):
-    config = small_config(name, *RAW)
+def test_scores_are_those_of_the_straightforward_sums(name, score, readout):
+    config = small_config(name, *RAW, f"model.readout={readout}")
     model, batch = built_model(config), unpack_batch(first_batch(config))
     found = model.score(batch, model.encode(batch)).numpy()
     assert found.std() > 1e-3
@@ -113,7 +130,7 @@ def test_every_layer_sees_the_choices_again():
 @pytest.mark.parametrize("shape", [(9, 6), (9, 2, 6)], ids=["nodes", "candidates"])
 @pytest.mark.parametrize("encoder", [TpuGraphsLayoutBaseline, TpuGraphsTileBaseline])
 def test_layer_checks(encoder, shape):
-    edges = build_undirected_edges(*random_pairs(9, 12), 9)
+    edges = build_undirected_edge_index(*random_pairs(9, 12), 9)
     check_layer(lambda: encoder(hidden_dim=6, num_layers=2), random_states(*shape), edges)
 
 

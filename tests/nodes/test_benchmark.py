@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -10,16 +11,17 @@ import pytest
 
 from tests.node_data import make_config, make_dataset
 from tpugraphs_polynormer.catalog import BENCHMARKS
+from tpugraphs_polynormer.cli.main import main
 from tpugraphs_polynormer.config.loader import ConfigError
 from tpugraphs_polynormer.config.schema import load_config
 from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.models.encoder_registry import check_encoder
 from tpugraphs_polynormer.nodes.benchmark import (
     describe_present,
     format_results,
     run_dataset,
     summarize_splits,
 )
-from tpugraphs_polynormer.nodes.models import check_node_config
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "nodes"
 
@@ -41,19 +43,21 @@ AUTHORS = {
     "pokec": (256, 1, 2000, 500, 7, 2, 5e-4, 0, 0.2, 0.2, 0, 0.9),
 }
 # What differs from: small-graph form, GAT, no norms, NLL, whole graph.
+LARGE = {"learn_beta": False, "project_inputs": False}
 OTHERS = {
     "questions": {"pre_norm": True, "loss": "bce"},
-    "ogbn-arxiv": {"parametrization": "large", "conv": "gcn", "post_norm": True},
+    "ogbn-arxiv": {**LARGE, "conv": "gcn", "post_norm": True},
     "ogbn-products": {
-        "parametrization": "large",
+        **LARGE,
         "pre_norm": True,
         "post_norm": True,
         "nodes_per_batch": 100_000,
     },
-    "pokec": {"parametrization": "large", "conv": "gcn", "post_norm": True, "nodes_per_batch": 550_000},
+    "pokec": {**LARGE, "conv": "gcn", "post_norm": True, "nodes_per_batch": 550_000},
 }
 PLAIN = {
-    "parametrization": "small",
+    "learn_beta": True,
+    "project_inputs": True,
     "conv": "gat",
     "pre_norm": False,
     "post_norm": False,
@@ -69,7 +73,7 @@ def test_there_is_one_config_per_benchmark() -> None:
 @pytest.mark.parametrize("name", AUTHORS)
 def test_configs_hold_the_authors_hyper_parameters(name: str) -> None:
     config = load_config(CONFIGS / f"{name}.yaml")
-    check_node_config(config)
+    check_encoder(config.model)
     model, training = config.model, config.training
     found = (
         *(model.hidden_dim / model.num_heads, model.num_heads, training.local_epochs, training.epochs),
@@ -77,6 +81,8 @@ def test_configs_hold_the_authors_hyper_parameters(name: str) -> None:
         *(model.dropout_rate, model.global_dropout_rate, model.input_dropout_rate, model.beta),
     )
     assert found == AUTHORS[name]
+    recipe = (training.optimizer, training.schedule, training.warmup_steps, training.clip_norm, training.patience)
+    assert recipe == ("adam", "constant", 0, 0, 0)
     settings = {key: getattr(model if hasattr(model, key) else training, key) for key in PLAIN}
     assert settings == {**PLAIN, **OTHERS.get(name, {})}
     assert config.data.benchmark == name
@@ -94,29 +100,78 @@ def test_configs_say_how_they_are_run(path: Path) -> None:
     assert any(line.startswith("# Hardware") for line in header)
 
 
-def test_configs_that_would_not_be_obeyed_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"task=node_classification, training\.optimizer=adam.*clip_norm=0\.0"):
-        check_node_config(load_config(None))
-    with pytest.raises(ConfigError, match=r"training\.patience=0"):
-        check_node_config(make_config("training.patience=3"))
-    with pytest.raises(ConfigError, match="found mlp"):
-        check_node_config(make_config("model.encoder=mlp"))
-    with pytest.raises(ConfigError, match="nothing to train"):
-        check_node_config(make_config("training.epochs=0"))
+@pytest.mark.parametrize(
+    "override, reason",
+    [
+        ("model.encoder=mlp", "model.encoder: found 'mlp', expected one of polynormer, polynormer-local"),
+        ("training.epochs=0", "training.epochs: found 0, and local_epochs too"),
+        ("model.fusion=early", "unknown field model.fusion; did you mean"),
+        ("loss.mse=1", "unknown field loss; did you mean"),
+        (
+            "training.steps_per_epoch=3",
+            "unknown field training.steps_per_epoch; did you mean training.steps_per",
+        ),
+        ("data.collection=tile:xla", "unknown field data.collection; did you mean data.benchmark"),
+        ("model.parametrization=large", "unknown field model.parametrization; did you mean"),
+        ("model.learn_beta=false", "model.beta: found -1.0, expected 0 to 1 with learn_beta=false"),
+    ],
+)
+def test_configs_that_would_not_be_obeyed_are_refused(override: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(reason)):
+        make_config(override)
+
+
+@pytest.mark.parametrize(
+    "overrides, reason",
+    [
+        (["model.encoder=gcn", "model.version=2"], "model.version: found 2, but model.encoder gcn has no such setting"),
+        (["model.encoder=gat", "model.conv=gcn"], "model.conv: found 'gcn', but model.encoder gat has no such setting"),
+        (
+            ["model.encoder=polynormer-local", "model.num_global_layers=2"],
+            "model.num_global_layers: found 2, but model.encoder polynormer-local has no such setting",
+        ),
+        (
+            ["model.attention=local_and_global", "model.pre_norm=true"],
+            "model.pre_norm: found True, but model.attention local_and_global has no such setting",
+        ),
+    ],
+)
+def test_fields_that_the_encoder_lacks_are_refused_before_a_run_is_made(tmp_path: Path, overrides, reason) -> None:
+    with pytest.raises(ConfigError, match=re.escape(reason)):
+        run_dataset(make_config(*overrides), make_dataset(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_config_of_the_other_task_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="task: found ranking, expected node_classification"):
+        run_dataset(load_config(None), make_dataset(), tmp_path)
+
+
+def test_the_command_refuses_what_no_task_reads_without_a_traceback(tmp_path: Path, capsys) -> None:
+    arguments = ["--set", "model.parametrization=large", "--run-dir", str(tmp_path / "run")]
+    node = ["benchmark", "--name", "minesweeper", "--files", str(tmp_path)]
+    for stage in (["train", "--datasets", str(tmp_path)], node):
+        assert main([*stage, *arguments]) == 2
+        told = capsys.readouterr().err
+        assert "unknown field model.parametrization; did you mean model." in told and "Traceback" not in told
 
 
 def test_a_run_over_splits(tmp_path: Path) -> None:
     dataset = make_dataset(num_classes=3, metric="accuracy")
     config = make_config("training.local_epochs=2", "training.epochs=2", "model.encoder=gcn")
     results = run_dataset(config, dataset, tmp_path)
-    assert json.loads((tmp_path / "results.json").read_text()) == results
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["metrics"]["test"]["accuracy"]["mean"] == pytest.approx(results["mean"] / 100)
+    assert [run["run"] for run in summary["runs"]] == ["split_0", "split_1"]
+    assert "| toy | accuracy | gcn | 2 |" in (tmp_path / "results.md").read_text()
     assert [row["split"] for row in results["splits"]] == [0, 1]
     for row in results["splits"]:
         run = tmp_path / f"split_{row['split']}"
         records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        best = max(record["valid"] for record in records)
-        first = next(record for record in records if record["valid"] == best)
-        assert (row["epoch"], row["test"]) == (first["epoch"], first["test"])
+        best = max(record["selection"] for record in records)
+        first = next(record for record in records if record["selection"] == best)
+        assert best == first["metrics"]["valid"]["accuracy"]
+        assert (row["epoch"], row["test"]) == (first["epoch"], first["metrics"]["test"]["accuracy"])
         assert load_config(run / "config.yaml").seed == row["split"]
     # A finished split is read, not trained again: without its checkpoints that could not go on.
     shutil.rmtree(tmp_path / "split_0" / "checkpoints")

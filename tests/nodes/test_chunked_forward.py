@@ -7,15 +7,16 @@ import pytest
 
 from tests.node_data import make_config, make_dataset
 from tpugraphs_polynormer.nodes.chunked_forward import ChunkedForward
-from tpugraphs_polynormer.nodes.models import build_classifier
-from tpugraphs_polynormer.nodes.task import NodeInputs
+from tpugraphs_polynormer.nodes.task import NodeInputs, build_classifier
 
+LARGE = ["model.learn_beta=false", "model.beta=0.9", "model.project_inputs=false"]
+TWO_GLOBAL_LAYERS = "model.num_global_layers=2"
 VARIANTS = {
-    "small": [],
-    "pure": ["model.relu=false", "model.share_query_key=false", "model.beta=0.4"],
-    "large": ["model.parametrization=large", "model.conv=gcn", "model.post_norm=true", "model.beta=0.9"],
-    "norms": ["model.pre_norm=true", "model.post_norm=true"],
-    "v2": ["model.equivariance=v2"],
+    "small": [TWO_GLOBAL_LAYERS],
+    "pure": [TWO_GLOBAL_LAYERS, "model.relu=false", "model.share_query_key=false", "model.beta=0.4"],
+    "large": [TWO_GLOBAL_LAYERS, *LARGE, "model.conv=gcn", "model.post_norm=true"],
+    "norms": [TWO_GLOBAL_LAYERS, "model.pre_norm=true", "model.post_norm=true"],
+    "v2": [TWO_GLOBAL_LAYERS, "model.version=2"],
     "joint": ["model.attention=local_and_global"],
     "local": ["model.encoder=polynormer-local"],
     "gcn": ["model.encoder=gcn"],
@@ -26,7 +27,7 @@ VARIANTS = {
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_chunks_give_the_logits_of_the_whole_graph(variant: str) -> None:
-    config = make_config("model.num_local_layers=2", "model.num_global_layers=2", *VARIANTS[variant])
+    config = make_config("model.num_local_layers=2", *VARIANTS[variant])
     inputs = NodeInputs.make(make_dataset(), config)
     model = build_classifier(config.model, feature_dim=5, num_classes=3, seed=1)
     rng = np.random.default_rng(0)
@@ -35,9 +36,7 @@ def test_chunks_give_the_logits_of_the_whole_graph(variant: str) -> None:
             variable.assign(rng.uniform(0.5, 2.0, variable.shape))
     features = inputs.dataset.features
     forward = ChunkedForward(model, inputs.edges, chunk_nodes=17, fiedler=inputs.fiedler)
-    phases = ["local"] if model.global_head is None else ["local", "global"]
-    for phase in phases:
-        model.phase = phase
-        whole = model(features, inputs.edges, fiedler=inputs.fiedler, training=False).numpy()
-        np.testing.assert_allclose(forward(features), whole, rtol=2e-5, atol=2e-5)
+    for phase in model.encoder.phases:
+        whole = model(features, inputs.edges, fiedler=inputs.fiedler, phase=phase, training=False).numpy()
+        np.testing.assert_allclose(forward(features, phase=phase), whole, rtol=2e-5, atol=2e-5)
         assert np.ptp(whole, axis=0).min() > 1e-3

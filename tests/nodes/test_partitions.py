@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.node_data import make_dataset
-from tpugraphs_polynormer.layers.edge_index import build_edges
+from tpugraphs_polynormer.layers.edge_index import build_edge_index
 from tpugraphs_polynormer.nodes.partitions import iterate_subgraphs, partition_nodes
 
 
@@ -29,7 +29,7 @@ def test_subgraphs_hold_all_edges_among_their_nodes(batch_size: int) -> None:
     dataset = make_dataset()
     adjacency = np.zeros([60, 60], int)
     adjacency[dataset.edges[:, 0], dataset.edges[:, 1]] = 1
-    edges = build_edges(dataset.edges[:, 0], dataset.edges[:, 1], 60)
+    edges = build_edge_index(dataset.edges[:, 0], dataset.edges[:, 1], 60)
     for sub in iterate_subgraphs(edges, partition_nodes(60, batch_size, (0,))):
         found = np.zeros([len(sub.nodes)] * 2, int)
         np.add.at(found, (sub.edges.source, sub.edges.target), 1)

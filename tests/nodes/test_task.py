@@ -1,7 +1,8 @@
-"""The trainer: losses, the two phases, mini-batches, resuming, baselines."""
+"""Node classification under the trainer: losses, the two phases, mini-batches, resuming, baselines."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -15,15 +16,23 @@ import pytest
 import tensorflow as tf
 
 from tests.node_data import make_config, make_dataset
-from tpugraphs_polynormer.config.schema import Config
-from tpugraphs_polynormer.nodes.task import NodeInputs, NodeTrainer, NodeTrainingError, node_loss
-from tpugraphs_polynormer.training.run_directory import RunDirectory
+from tpugraphs_polynormer.config.schema import NodeConfig
+from tpugraphs_polynormer.nodes.task import NodeInputs, NodeTask, node_loss
+from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
+from tpugraphs_polynormer.training.trainer import Trainer
 
 PROJECT = Path(__file__).resolve().parents[2]
 
 
-def make_trainer(config: Config, path: Path) -> NodeTrainer:
-    return NodeTrainer(config, NodeInputs.make(make_dataset(), config), 0, RunDirectory.start(path, config))
+def make_trainer(config: NodeConfig, path: Path) -> Trainer:
+    return Trainer(NodeTask(config, NodeInputs.make(make_dataset(), config), 0), RunDirectory.start(path, config))
+
+
+def train(config: NodeConfig, path: Path) -> list[dict]:
+    """The records of a run, without what the clock said."""
+    trainer = make_trainer(config, path)
+    trainer.train()
+    return without_times(trainer.run.read_metrics())
 
 
 def without_times(records: list[dict]) -> list[dict]:
@@ -42,104 +51,129 @@ def test_losses_by_hand() -> None:
 
 
 def test_global_phase_starts_from_the_best_local_epoch(tmp_path: Path, monkeypatch) -> None:
-    """An epoch that adds 1 to all weights and moments shows in them which epoch they come from."""
-    trainer = make_trainer(make_config("training.local_epochs=4", "training.epochs=3"), tmp_path)
-    weight = trainer.model.local_head.bias
-    moment = trainer._optimizers[0].first[0]
-    start = weight.numpy().copy()
+    """Weights and moments after each epoch; epoch 1 is the best local one, so epoch 4 starts from it, not from 3."""
+    config = make_config("training.local_epochs=4", "training.epochs=3", "model.dropout_rate=0")
+    trainer = make_trainer(config, tmp_path)
+    task, optimizer = trainer.task, trainer.learner.optimizer
+    watched = [task.model.encoder.local_layers[0].linear.kernel, optimizer._first[0], optimizer._steps[0]]
     valid = iter([0.1, 0.7, 0.3, 0.2, 0.6, 0.9, 0.8])
-    seen = []
+    seen: list[list[np.ndarray]] = []
+    starts: list[list[np.ndarray]] = []
+    make_dataset = task.make_dataset
 
-    def train_epoch(epoch: int) -> float:
-        for variable in trainer._learned():
-            variable.assign_add(tf.ones_like(variable))
-        seen.append((trainer.model.phase, float(weight[0] - start[0]), float(tf.reshape(moment, [-1])[0])))
-        return 0.0
+    def evaluate() -> dict:
+        seen.append([variable.numpy() for variable in watched])
+        return {"valid": {"roc_auc": next(valid)}}
 
-    monkeypatch.setattr(trainer, "train_epoch", train_epoch)
-    monkeypatch.setattr(trainer, "_score", lambda: {"train": 0.0, "valid": next(valid), "test": 0.0})
-    trainer.train()
-    # Epoch 1 was the best local one: the global phase goes on from 2, not from 4.
-    expected = [("local", n, n) for n in (1, 2, 3, 4)] + [("global", n, n) for n in (3, 4, 5)]
-    assert [phase for phase, *_ in seen] == [phase for phase, *_ in expected]
-    np.testing.assert_allclose([numbers for _, *numbers in seen], [numbers for _, *numbers in expected], atol=1e-5)
-    trainer.restore_best()
-    assert trainer.model.phase == "global"
-    np.testing.assert_allclose(weight - start, 4, atol=1e-5)
+    def watch(*arguments):
+        starts.append([variable.numpy() for variable in watched])
+        return make_dataset(*arguments)
+
+    monkeypatch.setattr(task, "evaluate", evaluate)
+    monkeypatch.setattr(task, "make_dataset", watch)
+    result = trainer.train()
+    assert (result["best"]["epoch"], result["best"]["phase"], result["epochs"]) == (5, "global", 7)
+    for found, best, last in zip(starts[1], seen[1], seen[3], strict=True):
+        np.testing.assert_array_equal(found, best)
+        assert not np.array_equal(found, last)
+    assert trainer.restore_best() == "global"
+    np.testing.assert_array_equal(watched[0].numpy(), seen[5][0])
 
 
-def test_each_phase_trains_what_it_uses(tmp_path: Path) -> None:
-    trainer = make_trainer(make_config("training.local_epochs=2", "training.epochs=2"), tmp_path)
-    model = trainer.model
+def test_each_phase_trains_what_it_uses(tmp_path: Path, monkeypatch) -> None:
+    trainer = make_trainer(make_config("training.local_epochs=2", "training.epochs=1"), tmp_path)
+    model, optimizer = trainer.task.model, trainer.learner.optimizer
     watched = {
         "local": model.encoder.local_layers[0].linear.kernel,
         "global": model.encoder.global_layers[0].key.kernel,
     }
     watched |= {"local_head": model.local_head.kernel, "global_head": model.global_head.kernel}
-    before = {name: variable.numpy() for name, variable in watched.items()}
-    trainer._resume()
-    trainer._run_epoch(0)
-    changed = {name for name, variable in watched.items() if not np.array_equal(variable, before[name])}
-    assert changed == {"local", "local_head"}
-    trainer._start_global_phase(2)
-    before = {name: variable.numpy() for name, variable in watched.items()}
-    trainer._run_epoch(2)
-    changed = {name for name, variable in watched.items() if not np.array_equal(variable, before[name])}
-    assert changed == {"local", "global", "global_head"}
-    assert [int(optimizer.steps) for optimizer in trainer._optimizers] == [2, 1]
+    values = [{name: variable.numpy() for name, variable in watched.items()}]
+    scores = iter([0.1, 0.2, 0.3])  # the last local epoch is the best: the global phase starts from it
+
+    def evaluate() -> dict:
+        values.append({name: variable.numpy() for name, variable in watched.items()})
+        return {"valid": {"roc_auc": next(scores)}}
+
+    monkeypatch.setattr(trainer.task, "evaluate", evaluate)
+    trainer.train()
+    changed = [
+        {name for name in watched if not np.array_equal(before[name], after[name])}
+        for before, after in itertools.pairwise(values)
+    ]
+    assert changed == [{"local", "local_head"}] * 2 + [{"local", "global", "global_head"}]
+    order = {variable.ref(): i for i, variable in enumerate(model.trainable_variables)}
+    steps = {name: int(optimizer._steps[order[variable.ref()]]) for name, variable in watched.items()}
+    assert steps == {"local": 3, "local_head": 2, "global": 1, "global_head": 1}
 
 
 def test_it_learns_and_the_best_epoch_can_be_restored(tmp_path: Path) -> None:
     trainer = make_trainer(make_config("training.local_epochs=15", "training.epochs=15"), tmp_path)
-    records = trainer.train()
+    result = trainer.train()
+    records = trainer.run.read_metrics()
     assert [record["epoch"] for record in records] == list(range(30))
     assert [record["phase"] for record in records] == ["local"] * 15 + ["global"] * 15
     assert records[14]["loss"] < 0.8 * records[0]["loss"]
-    best = max(records, key=lambda record: record["valid"])
-    trainer.restore_best()
-    assert trainer._score() == {name: best[name] for name in ("train", "valid", "test")}
+    best = max(records, key=lambda record: record["metrics"]["valid"]["roc_auc"])
+    assert result["best"] == best and best["selection"] == best["metrics"]["valid"]["roc_auc"]
+    assert trainer.restore_best() == best["phase"]
+    assert trainer.task.evaluate() == best["metrics"]
 
 
 @pytest.mark.parametrize("encoder", ["gcn", "graphsage", "gat", "polynormer-local"])
 def test_models_of_one_phase_train_all_epochs_in_it(tmp_path: Path, encoder: str) -> None:
     config = make_config(f"model.encoder={encoder}", "training.local_epochs=5", "training.epochs=15")
-    records = make_trainer(config, tmp_path).train()
+    records = train(config, tmp_path)
     assert {record["phase"] for record in records} == {"local"}
     assert len(records) == 20
     assert records[-1]["loss"] < 0.9 * records[0]["loss"]
 
 
-def test_batches_train_without_retracing_and_evaluate_in_chunks(tmp_path: Path) -> None:
+def test_batches_train_without_retracing_and_evaluate_in_chunks(tmp_path: Path, monkeypatch) -> None:
     config = make_config(
         "training.nodes_per_batch=25", "training.chunk_nodes=20", "training.local_epochs=12", "training.epochs=1"
     )
     trainer = make_trainer(config, tmp_path)
-    seen = [nodes for nodes, _ in trainer._batches(0)]
+    task = trainer.task
+    seen = list(itertools.islice(task._batches(0), task.steps_per_epoch))
     assert [len(batch[0]) for batch in seen] == [25, 25, 10]
-    records = trainer.train()
-    assert trainer._step.experimental_get_tracing_count() == 1
+    traced = []
+    loss = task.loss
+    monkeypatch.setattr(task, "loss", lambda batch, **kw: traced.append(task._phase) or loss(batch, **kw))
+    trainer.train()
+    assert traced == ["local", "global"]
+    records = trainer.run.read_metrics()
     assert records[11]["loss"] < records[0]["loss"]
 
 
 def test_one_batch_of_all_nodes_is_the_whole_graph(tmp_path: Path) -> None:
     short = ["training.local_epochs=3", "training.epochs=2"]
-    whole = make_trainer(make_config(*short), tmp_path / "whole").train()
-    batched = make_trainer(make_config(*short, "training.nodes_per_batch=60"), tmp_path / "batched").train()
+    whole = train(make_config(*short), tmp_path / "whole")
+    batched = train(make_config(*short, "training.nodes_per_batch=60"), tmp_path / "batched")
     for one, other in zip(whole, batched, strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
 
 
+def test_the_compiled_step_learns_the_same(tmp_path: Path) -> None:
+    short = ["training.local_epochs=2", "training.epochs=2"]
+    plain = train(make_config(*short), tmp_path / "plain")
+    compiled = train(make_config(*short, "training.jit_compile=true"), tmp_path / "compiled")
+    for one, other in zip(plain, compiled, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-3)
+
+
 def test_evaluations_can_be_rarer(tmp_path: Path) -> None:
     config = make_config("training.local_epochs=5", "training.epochs=4", "training.epochs_per_evaluation=3")
-    assert [record["epoch"] for record in make_trainer(config, tmp_path).train()] == [2, 4, 5, 8]
+    assert [record["epoch"] for record in train(config, tmp_path)] == [2, 4, 5, 8]
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, monkeypatch) -> None:
     trainer = make_trainer(make_config("training.epochs=2"), tmp_path)
-    monkeypatch.setattr(trainer, "_step", lambda *_: float("nan"))
-    monkeypatch.setattr(trainer, "_start_global_phase", lambda _: None)
-    with pytest.raises(NodeTrainingError, match="loss of epoch 0 is nan"):
+    call = trainer.task._call_model
+    monkeypatch.setattr(trainer.task, "_call_model", lambda *inputs, **kw: call(*inputs, **kw) * np.nan)
+    with pytest.raises(RunError, match="the loss became non-finite at step 0; the last good checkpoint is kept"):
         trainer.train()
+    assert not trainer.run.read_metrics() and not (tmp_path / "checkpoints/latest").exists()
 
 
 class Interruption(Exception):
@@ -153,20 +187,19 @@ def test_a_resumed_run_has_the_numbers_of_an_unbroken_one(
     tmp_path: Path, monkeypatch, overrides: list[str], stop: int
 ) -> None:
     config = make_config("training.local_epochs=5", "training.epochs=5", "training.checkpoint_seconds=0", *overrides)
-    unbroken = make_trainer(config, tmp_path / "unbroken").train()
+    unbroken = train(config, tmp_path / "unbroken")
     broken = make_trainer(config, tmp_path / "broken")
-    run_epoch = broken._run_epoch
+    save = broken._latest.save
 
-    def interrupt(epoch: int) -> None:
-        run_epoch(epoch)
-        if epoch == stop:  # after the metrics, before the checkpoint: this epoch must be computed again
+    def interrupt(number: int) -> None:
+        if number == stop + 1:  # after the metrics, before the checkpoint: this epoch must be computed again
             raise Interruption
+        save(number)
 
-    monkeypatch.setattr(broken, "_run_epoch", interrupt)
+    monkeypatch.setattr(broken._latest, "save", interrupt)
     with pytest.raises(Interruption):
         broken.train()
-    resumed = make_trainer(config, tmp_path / "broken").train()
-    assert without_times(resumed) == without_times(unbroken)
+    assert train(config, tmp_path / "broken") == unbroken
 
 
 CHILD = """
@@ -194,7 +227,7 @@ def test_a_killed_process_run_again_ends_with_the_same_numbers(tmp_path: Path, n
         time.sleep(0.002)
     child.send_signal(signal.SIGKILL)
     child.wait()
-    assert not (tmp_path / "broken" / "results.json").exists()
+    assert not (tmp_path / "broken" / "summary.json").exists()
     first = json.loads(metrics.read_text().splitlines()[0])
     assert start_child(tmp_path / "broken").wait() == 0
     found = [json.loads(line) for line in metrics.read_text().splitlines()]

@@ -14,7 +14,8 @@ from tests.small_datasets import preprocess_here
 from tpugraphs_polynormer.archives.indices import find_indices, read_indices
 from tpugraphs_polynormer.datasets.manifest import DatasetError
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.ranking.evaluate import choose_candidates, evaluate_split, format_csv
+from tpugraphs_polynormer.ranking.evaluate import format_csv
+from tpugraphs_polynormer.ranking.scorer import choose_candidates, evaluate_split
 
 
 class TruthScorer:

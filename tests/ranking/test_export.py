@@ -10,7 +10,7 @@ from tests.small_datasets import LAYOUT, TILE
 from tests.trained import Trained, make_trained
 from tpugraphs_polynormer.datasets.reader import RankingDataset
 from tpugraphs_polynormer.ranking.export import export_ranker, serialize_request
-from tpugraphs_polynormer.ranking.predict import load_ranker
+from tpugraphs_polynormer.ranking.runs import load_ranker
 from tpugraphs_polynormer.training.run_directory import RunError
 
 # Runs where only TensorFlow may be imported: reads requests, writes what the signature answers.

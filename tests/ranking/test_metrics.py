@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpugraphs_polynormer.ranking.metrics import (
-    METRICS,
     GraphAccumulator,
     MetricError,
     graph_metrics,
@@ -23,7 +22,6 @@ from tpugraphs_polynormer.ranking.metrics import (
     rank_candidates,
     slowdown,
     summarize,
-    summarize_seeds,
     tau_beyond_noise,
     tile_contest_score,
 )
@@ -267,18 +265,6 @@ def test_summary_weighs_collections_equally_and_skips_unrankable_graphs():
     assert summary["overall"]["num_graphs"] == 5
     assert summarize([_graph("b", bad, (7, 7, 7))])["overall"]["tau"] is None
     json.dumps(summary, allow_nan=False)
-
-
-def test_spread_over_seeds():
-    seeds = [summarize([_graph("a", scores)]) for scores in ([1, 2, 3], [3, 2, 1], [2, 1, 3])]
-    spread = summarize_seeds(seeds)
-    assert spread["collections"]["a"]["tau"]["mean"] == pytest.approx((1 - 1 + 1 / 3) / 3)
-    assert spread["overall"]["tau"]["std"] == pytest.approx(np.std([1, -1, 1 / 3], ddof=1))
-    assert spread["overall"]["tau"]["num_seeds"] == 3
-    assert set(spread["overall"]) == set(METRICS)
-    assert summarize_seeds(seeds[:1])["overall"]["tau"]["std"] is None
-    with pytest.raises(MetricError, match="different collections"):
-        summarize_seeds([seeds[0], summarize([_graph("b", [1, 2, 3])])])
 
 
 def test_real_kernels(real_data):

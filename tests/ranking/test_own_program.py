@@ -11,13 +11,13 @@ import tensorflow as tf
 from tests.ranking_data import TILE, ranking_datasets, scratch_folder, small_config
 from tests.small_datasets import LAYOUT, preprocess_here
 from tpugraphs_polynormer.datasets.statistics import measure_moments, summarize_moments
+from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo import from_tf
-from tpugraphs_polynormer.hlo.errors import HloError
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.module import Computation, Instruction, Module, Shape
 from tpugraphs_polynormer.hlo.writer import serialize_module
 from tpugraphs_polynormer.ranking.own_program import measure_novelty, rank_program
-from tpugraphs_polynormer.ranking.train import train
+from tpugraphs_polynormer.ranking.task import train_ranking
 from tpugraphs_polynormer.simulator.write import simulate
 from tpugraphs_polynormer.training.run_directory import RunError
 
@@ -36,7 +36,7 @@ def matrix_product() -> Module:
 @pytest.fixture(scope="module")
 def run_dir():
     path = scratch_folder() / "run"
-    train(small_config(), ranking_datasets(), path, strategy=tf.distribute.OneDeviceStrategy("CPU:0"))
+    train_ranking(small_config(), ranking_datasets(), path, strategy=tf.distribute.OneDeviceStrategy("CPU:0"))
     return path
 
 
@@ -81,7 +81,7 @@ def test_programs_without_choices_and_tile_runs_are_refused(run_dir, tmp_path):
     with pytest.raises(HloError, match="nothing to choose"):
         rank_program(run_dir, dataclasses.replace(product, computations=(parameters,)))
     tile = tmp_path / "tile"
-    train(small_config(TILE), ranking_datasets(), tile, strategy=tf.distribute.OneDeviceStrategy("CPU:0"))
+    train_ranking(small_config(TILE), ranking_datasets(), tile, strategy=tf.distribute.OneDeviceStrategy("CPU:0"))
     with pytest.raises(RunError, match="needs a layout run"):
         rank_program(tile, product)
 
@@ -121,7 +121,7 @@ def simulated_run():
     simulate(folder / "sim", "tiny", 0)
     preprocess_here(folder / "sim", folder / "data", LAYOUT)
     config = small_config(LAYOUT, "training.steps_per_epoch=10")
-    train(config, folder / "data", folder / "run", strategy=tf.distribute.OneDeviceStrategy("CPU:0"))
+    train_ranking(config, folder / "data", folder / "run", strategy=tf.distribute.OneDeviceStrategy("CPU:0"))
     return folder / "run"
 
 

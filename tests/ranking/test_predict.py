@@ -9,18 +9,12 @@ import pytest
 
 from tests.small_datasets import LAYOUT, TILE
 from tests.trained import Trained, make_trained
-from tpugraphs_polynormer.config.schema import Config
-from tpugraphs_polynormer.ranking.evaluate import choose_candidates, evaluate_split
-from tpugraphs_polynormer.ranking.evaluate_runs import evaluate_runs, format_evaluations, label_runs
+from tpugraphs_polynormer.config.schema import NodeConfig
+from tpugraphs_polynormer.ranking.evaluate import evaluate_runs, format_evaluations
 from tpugraphs_polynormer.ranking.metrics import rank_candidates, summarize
-from tpugraphs_polynormer.ranking.predict import (
-    average_scores,
-    expand_runs,
-    group_runs,
-    load_ranker,
-    plan_predictions,
-    predict,
-)
+from tpugraphs_polynormer.ranking.predict import average_scores, plan_predictions, predict
+from tpugraphs_polynormer.ranking.runs import expand_runs, group_runs, label_runs, load_ranker
+from tpugraphs_polynormer.ranking.scorer import choose_candidates, evaluate_split
 from tpugraphs_polynormer.ranking.submission import expected_rows, prediction_path, read_prediction, read_rankings
 from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
 
@@ -33,12 +27,12 @@ def trained() -> Trained:
 
 def test_restored_ranker_has_the_logged_validation_metrics(trained: Trained) -> None:
     task = load_ranker(trained.layout, trained.data)
-    assert task.model.encoder.phase == "global"
+    assert task.phase == "global"
     valid = task.collection.split("valid")
     graphs = evaluate_split(
         task.make_scorer(), valid, collection=LAYOUT, candidates=choose_candidates(valid, most=1000)
     )
-    logged = RunDirectory.open(trained.layout).read_json("result.json")["valid"]["overall"]
+    logged = RunDirectory.open(trained.layout).read_json("result.json")["best"]["metrics"]["valid"]
     assert summarize(graphs)["overall"] == pytest.approx(logged, abs=1e-6)
 
 
@@ -60,7 +54,7 @@ def test_a_checkpoint_of_another_model_is_refused(trained: Trained, tmp_path) ->
 
 
 def test_runs_of_another_task_are_refused(tmp_path) -> None:
-    RunDirectory.start(tmp_path, Config(task="node_classification"))
+    RunDirectory.start(tmp_path, NodeConfig())
     with pytest.raises(RunError, match="expected ranking"):
         group_runs([tmp_path])
 

@@ -9,8 +9,7 @@ from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.sampling import draw_indices, enumerate_choices, gather_layouts
 from tpugraphs_polynormer.simulator.builder import F32, ModuleBuilder
 from tpugraphs_polynormer.simulator.costs import LayoutCosts, encode_choices, layout_seconds, measure
-from tpugraphs_polynormer.simulator.hardware import TPU_V3, padded_elements
-from tpugraphs_polynormer.simulator.layouts import FIXED, ProgramLayouts
+from tpugraphs_polynormer.simulator.hardware import TPU_V3
 from tpugraphs_polynormer.simulator.programs import FAMILIES, draw_program
 from tpugraphs_polynormer.simulator.scales import SCALES
 from tpugraphs_polynormer.simulator.tile_costs import TileCosts, bounds_features, physical_units
@@ -39,15 +38,6 @@ def price(arrays, rows):
     """Seconds of a program with one config node, node 2, for each of its settings."""
     candidates = np.array(rows, dtype=np.int8)[:, None]
     return layout_seconds(arrays.node_feat, arrays.node_opcode, arrays.edge_index, np.array([2]), candidates)
-
-
-def test_padding_is_to_8_sublanes_and_128_lanes():
-    assert padded_elements((3, 5), (1, 0)) == 8 * 128
-    assert padded_elements((3, 129), (1, 0)) == 8 * 256
-    assert padded_elements((3, 129), (0, 1)) == 128 * 136
-    assert padded_elements((2, 9, 5, 100), (3, 0, 2, 1)) == 8 * 9 * 5 * 128
-    assert padded_elements((130,), (0,)) == 256
-    assert padded_elements((), ()) == 1
 
 
 def test_dot_costs_what_paper_and_pencil_say():
@@ -80,26 +70,6 @@ def test_operand_layouts_are_hidden_behind_the_transfer():
     """An operand turned on its way into the systolic array costs nothing here, as in the real alexnet archive."""
     rows = [setting(LAST_MINOR, a, b) for a in (LAST_MINOR, FIRST_MINOR) for b in (LAST_MINOR, FIRST_MINOR)]
     assert len(set(price(dot_program(), rows).tolist())) == 1
-
-
-def test_sources_follow_transposes_and_reduces():
-    module = ModuleBuilder("source")
-    main = module.computation("main")
-    value = main.dot(main.parameter((4, 16, 8), F32), main.parameter((4, 8, 24), F32), (4, 16, 24))
-    turned = main.transpose(value, (2, 0, 1))  # [24, 4, 16]
-    main.finish(main.tuple([main.reduce(turned, (1,))]))  # [24, 16]
-    arrays = featurize_module(module.build())
-    dot = arrays.positions[value.id]
-    choices = [np.array([setting((1, 2)), setting((2, 1))], dtype=np.int8)]
-    program = ProgramLayouts(arrays.node_feat, arrays.node_opcode, arrays.edge_index, np.array([dot]), choices)
-    node = arrays.positions[turned.id]
-    assert program.nodes[dot].layouts == ((1, 2, 0), (2, 1, 0))
-    assert program.nodes[node].layouts == ((2, 0, 1), (0, 2, 1))
-    reduce = len(program.dims) - 2
-    assert program.dims[reduce] == (24, 16)
-    assert program.nodes[reduce].source == 0
-    assert program.nodes[reduce].layouts == ((1, 0), (0, 1))
-    assert program.nodes[0].source == FIXED
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))

@@ -137,7 +137,7 @@ def test_events_hold_the_loss_and_the_metrics_of_each_epoch(tmp_path):
     run = started(tmp_path)
     log = EventLog(run)
     for epoch in range(2):
-        log.add({"epoch": epoch, "loss": 0.5 - epoch, "valid": {"overall": {"tau": 0.25, "opa": None}}})
+        log.add({"epoch": epoch, "loss": 0.5 - epoch, "metrics": {"valid": {"tau": 0.25, "opa": None}}})
     assert read_events(run.path) == [
         ("loss", 0, 0.5),
         ("valid/tau", 0, 0.25),

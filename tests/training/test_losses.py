@@ -42,6 +42,12 @@ def _brute_force(name: str, runtimes: list[float], scores: list[float]) -> float
             rivals = [j for j in range(count) if j == i or runtimes[j] > runtimes[i]]
             total -= math.log(math.exp(-costs[i]) / sum(math.exp(-costs[j]) for j in rivals))
         return total / count
+    if name == "list_mle_slowest":
+        total = 0.0
+        for i in range(count):
+            rivals = [j for j in range(count) if j == i or runtimes[j] < runtimes[i]]
+            total -= math.log(math.exp(costs[i]) / sum(math.exp(costs[j]) for j in rivals))
+        return total / count
     if name == "pairwise_hinge":
         return sum(max(0.0, 1 - difference[pair]) for pair in pairs) / len(pairs)
     if name == "pairwise_logistic":

@@ -1,1 +1,1 @@
-"""TpuGraphs npz archives: reading, writing, making them of HLO, looking at one."""
+"""TpuGraphs npz archives: reader, writer, conversion from HLO, measurement noise, inspection."""

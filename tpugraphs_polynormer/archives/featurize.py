@@ -1,4 +1,4 @@
-"""HLO and tuning files to npz archives: one file or a whole folder, the kind decided by content."""
+"""Converts HLO and tuning files to npz archives, one file or a folder; the content decides the kind."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from tqdm import tqdm
 from tpugraphs_polynormer.archives.npz import TileArchive, read_archive
 from tpugraphs_polynormer.archives.tuning import layout_archive, layout_tuning_arrays, tile_tuning_arrays
 from tpugraphs_polynormer.archives.writer import order_members, write_archive
-from tpugraphs_polynormer.hlo.errors import HloError
+from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.module import Module
-from tpugraphs_polynormer.hlo.protobuf import detect_kind, parse_layout_tuning, parse_module, parse_tile_tuning
+from tpugraphs_polynormer.hlo.protobuf import parse_module
 from tpugraphs_polynormer.hlo.sampling import draw_candidates, enumerate_choices
+from tpugraphs_polynormer.hlo.tuning import detect_kind, parse_layout_tuning, parse_tile_tuning
 
-_MAX_BYTES = (1 << 31) - 1  # what a protobuf message can be at most
+_MAX_BYTES = (1 << 31) - 1  # the largest protobuf message
 _logger = logging.getLogger(__name__)
 Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class FeaturizeResult:
-    """The archives written, and per input file that gave none the reason."""
+    """The archives that were written, and for each input file without one the reason."""
 
     written: tuple[Path, ...]
     failed: dict[Path, str]
@@ -47,8 +48,8 @@ def featurize_file(path: Path | str, *, num_candidates: int = 1, seed: int = 0, 
 def featurize_bytes(data: bytes, *, num_candidates: int = 1, seed: int = 0, mode: str = "default") -> list[Arrays]:
     """The archives of a layout tuning file (one), a tile tuning file (one per kernel), or a plain module (one).
 
-    A plain module was never measured: it becomes a layout archive with `num_candidates` drawn candidates, the first
-    the presumed default of the compiler, and runtimes 0, which is how the dataset's test split hides them.
+    A plain module has no measurements: it becomes a layout archive with `num_candidates` drawn candidates, the first of
+    them the presumed default of the compiler, and with runtimes 0, as in the dataset's test split.
 
     Raises:
       HloError: the bytes are none of these.
@@ -76,7 +77,7 @@ def read_program(path: Path | str) -> Module:
 
 
 def module_arrays(module: Module, *, num_candidates: int = 1, seed: int = 0, mode: str = "default") -> Arrays:
-    """A layout archive of a program that was never measured: drawn candidates, the default first, runtimes 0."""
+    """The layout archive of a program without measurements: drawn candidates, the default first, runtimes 0."""
     choices = enumerate_choices(module)
     return layout_archive(
         featurize_module(module),
@@ -89,11 +90,11 @@ def module_arrays(module: Module, *, num_candidates: int = 1, seed: int = 0, mod
 def featurize_path(
     source: Path | str, output: Path | str, *, num_candidates: int = 1, seed: int = 0, mode: str = "default"
 ) -> FeaturizeResult:
-    """Writes the archives of one .pb file to `output`, or those of all *.pb below a folder to the same places in it.
+    """Writes the archives of one .pb file to `output`, or those of all *.pb below a folder to the same relative paths.
 
-    A single .npz archive is taken too: checked, and written anew with the official dtypes and shapes.
-    A file with several kernels becomes a folder of numbered archives. In a folder, a file that cannot be used is
-    logged and named in the result, and the rest goes on.
+    A single .npz archive is accepted too: it is checked and written with the official dtypes and shapes. A file with
+    several kernels becomes a folder of numbered archives. An unusable file in a folder is logged and named in the
+    result; the others are still converted.
 
     Raises:
       HloError: the one file cannot be used, or the folder has no usable file.
@@ -118,7 +119,7 @@ def featurize_path(
 
 
 def _read_archives(path: Path, num_candidates: int, seed: int, mode: str) -> list[Arrays]:
-    """Like `featurize_bytes`, of a file; errors name it."""
+    """The archives of a file, as `featurize_bytes` gives them; errors name the file."""
     if path.suffix == ".npz":
         return [_archive_arrays(path)]
     with _errors_name(path):
@@ -143,7 +144,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _archive_arrays(path: Path) -> Arrays:
-    """An archive of any of the dtypes in the wild, as the official tool would have written it."""
+    """The arrays of an npz archive, with the official dtypes and shapes."""
     archive = read_archive(path)
     shared = {"node_feat": archive.node_feat, "node_opcode": archive.node_opcode, "edge_index": archive.edge_index}
     if isinstance(archive, TileArchive):

@@ -1,4 +1,4 @@
-"""The official validation index files: which candidates of each validation graph the published metrics are over."""
+"""The official validation index files: the candidates of each validation graph that the published metrics use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def index_file_name(collection: str) -> str:
 
 
 def find_indices(folder: Path | str | None, collection: str) -> dict[str, np.ndarray] | None:
-    """What `read_indices` gives, or None without a folder and for tiles, which have no index files."""
+    """The result of `read_indices`, or None without a folder and for tiles, which have no index files."""
     has_indices = folder is not None and find_collection(collection).kind == "layout"
     return read_indices(folder, collection) if has_indices else None
 
@@ -27,7 +27,7 @@ def find_indices(folder: Path | str | None, collection: str) -> dict[str, np.nda
 def read_indices(folder: Path | str, collection: str) -> dict[str, np.ndarray]:
     """The official candidate numbers [k] per validation graph, from the collection's index file in a folder.
 
-    A number can be in a list twice (unet_3d.4x4.bf16 of xla:random has such): it then counts twice, as officially.
+    A number that is in a list twice (as in unet_3d.4x4.bf16 of xla:random) counts twice, as in the official metrics.
     """
     return read_index_file(Path(folder) / index_file_name(collection))
 

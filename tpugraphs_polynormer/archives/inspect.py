@@ -1,4 +1,4 @@
-"""A readable look at one npz archive: counts, opcodes, candidates, runtimes, and a picture of them."""
+"""A summary of one npz archive: counts, opcodes, candidates, runtimes, noise, and a figure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import kendalltau
 
 from tpugraphs_polynormer.archives.noise import MIN_PAIRS, group_equal, pair_repeats, study_noise
-from tpugraphs_polynormer.archives.npz import LayoutArchive, TileArchive, read_archive
+from tpugraphs_polynormer.archives.npz import LayoutArchive, TileArchive, read_archive, relative_costs
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_NAMES
 
 _QUANTILES = (0, 10, 50, 90, 100)
@@ -17,7 +17,7 @@ _QUANTILES = (0, 10, 50, 90, 100)
 
 @dataclass(frozen=True)
 class Inspection:
-    """What `inspect_archive` found; `costs` [c] are runtimes, or runtime over normalizer for tiles."""
+    """The summary of an archive; `costs` [c] are runtimes, or runtime over normalizer for tiles."""
 
     archive: TileArchive | LayoutArchive
     opcodes: tuple[tuple[str, int], ...]  # (name, nodes), most frequent first
@@ -27,7 +27,7 @@ class Inspection:
 
     @property
     def num_duplicates(self) -> int:
-        """How many candidates repeat an earlier one."""
+        """The number of candidates that repeat an earlier one."""
         return len(self.groups) - int(self.groups.max()) - 1
 
     def __str__(self) -> str:
@@ -64,12 +64,12 @@ class Inspection:
         return [*rows, *self._noise_rows()]
 
     def _noise_rows(self) -> list[tuple[str, str]]:
-        """What repeated candidates say; nothing is made up where they say nothing."""
+        """Rows about the noise of repeated measurements, or one row that says why it cannot be estimated."""
         first, second = pair_repeats(self.groups)
         if not len(first):
             return [("noise", "no candidate is repeated: the noise cannot be estimated")]
         if not self.groups.any():
-            return [("noise", "all candidates are equal: the noise cannot be told from what the archive does not say")]
+            return [("noise", "all candidates are equal: noise and differences that are not recorded look the same")]
         study = study_noise(self.costs, self.groups)
         if study is None:
             found = f"(pairs of them: {len(first)}, needed: {MIN_PAIRS})"
@@ -91,14 +91,14 @@ class Inspection:
 
 
 def inspect_archive(path: Path | str) -> Inspection:
-    """Reads an archive and counts what a user wants to know of it."""
+    """The summary of one archive."""
     archive = read_archive(path)
     if isinstance(archive, LayoutArchive):
         candidates, configurable = archive.node_config_feat, archive.node_opcode[archive.node_config_ids]
         costs = archive.config_runtime.astype(np.float64)
     else:
         candidates, configurable = archive.config_feat, np.zeros(0, np.uint8)
-        costs = archive.config_runtime / archive.config_runtime_normalizers
+        costs = relative_costs(archive.config_runtime, archive.config_runtime_normalizers)
     return Inspection(
         archive=archive,
         opcodes=_count_opcodes(archive.node_opcode),

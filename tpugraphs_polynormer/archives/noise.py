@@ -25,7 +25,7 @@ _NUM_DIFFERENCES = 400  # quantiles that represent the distribution of repeats
 
 @dataclass(frozen=True)
 class NoiseStudy:
-    """What the repeated measurements of one graph say about its noise and about how well it can be ranked at all."""
+    """The noise of one graph, estimated from repeated measurements, and the best ranking that it allows."""
 
     num_repeated: int  # candidates that were measured more than once
     num_pairs: int  # pairs of repeated measurements, see `pair_repeats`
@@ -58,7 +58,7 @@ def _hash_rows(column: np.ndarray) -> np.ndarray:
     count, width = len(column), column.dtype.itemsize * math.prod(column.shape[1:])
     keys = np.zeros(count, np.uint64)
     rows = max(1, _BLOCK_BYTES // max(1, width))
-    offsets = _mix_bits(np.arange(1, 2 + width // 8, dtype=np.uint64))  # so that a word counts by where it is
+    offsets = _mix_bits(np.arange(1, 2 + width // 8, dtype=np.uint64))  # the hash depends on a word's position
     for start in range(0, count, rows):
         block = np.ascontiguousarray(column[start : start + rows])
         padded = np.zeros((len(block), 8 * len(offsets)), np.uint8)
@@ -68,7 +68,7 @@ def _hash_rows(column: np.ndarray) -> np.ndarray:
 
 
 def _equals_rows(column: np.ndarray, rows: np.ndarray) -> bool:
-    """Whether column[i] is column[rows[i]] for all i; one byte block at a time."""
+    """Whether column[i] equals column[rows[i]] for all i; compares block by block."""
     step = max(1, _BLOCK_BYTES // max(1, column.dtype.itemsize * math.prod(column.shape[1:])))
     spans = (slice(start, start + step) for start in range(0, len(column), step))
     return all(np.array_equal(column[span], column[rows[span]]) for span in spans)
@@ -84,8 +84,8 @@ def _mix_bits(words: np.ndarray) -> np.ndarray:
 def pair_repeats(groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """([p], [p]) rows: pairs of measurements of the same candidate, each row in at most one pair.
 
-    Of a candidate's m measurements in the order of rows the k-th is paired with the one m // 2 later. The pairs are
-    therefore independent, and a drift between early and late measurements shows in them.
+    The k-th of a candidate's m measurements, in the order of rows, is paired with the one m // 2 later. The pairs are
+    therefore independent, and include a drift between early and late measurements.
     """
     order = np.argsort(groups, kind="stable")
     counts = np.bincount(groups)
@@ -96,17 +96,17 @@ def pair_repeats(groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def measure_noise(costs: np.ndarray, groups: np.ndarray) -> float | None:
-    """The noise of a graph's costs [c], or None where it cannot be estimated.
+    """The noise of a graph's costs [c], or None if it cannot be estimated.
 
-    That is where runtimes are hidden (0), where there are fewer than MIN_PAIRS pairs of repeats, and where all
-    candidates are equal: nothing tells then whether they differ by noise or by what the archive does not say.
+    It cannot if runtimes are hidden (0), if there are fewer than MIN_PAIRS pairs of repeats, and if all candidates are
+    equal: they may differ by noise, or by something that the archive does not contain.
     """
     differences = _repeat_differences(costs, groups)
     return None if differences is None else _noise_of(differences)
 
 
 def study_noise(costs: np.ndarray, groups: np.ndarray) -> NoiseStudy | None:
-    """All that the repeats of costs [c] say, or None where `measure_noise` gives None."""
+    """The study of the repeats among costs [c], or None if `measure_noise` gives None."""
     differences = _repeat_differences(costs, groups)
     if differences is None:
         return None
@@ -136,7 +136,7 @@ def estimate_perfect_tau(costs: np.ndarray, differences: np.ndarray) -> float:
     that tau = E[F(|D|)] over pairs. D is unknown: the measured difference is D + r, where r is distributed as the
     repeats are, with either sign. The distribution of |D| is found by expectation maximisation on a histogram of the
     measured differences (the Richardson-Lucy deconvolution). Noise added to the measurements would overestimate tau,
-    because they contain noise already.
+    because they already contain noise.
 
     Assumes that the noise of all candidates has one distribution, relative to the runtime, and that it is
     independent between measurements. With 300 repeats the estimate is within 0.04 of the true tau where that is above
@@ -146,7 +146,7 @@ def estimate_perfect_tau(costs: np.ndarray, differences: np.ndarray) -> float:
     if repeats[-1] == 0:
         return 1.0
     low = max(np.median(repeats) / 50, repeats[-1] * 1e-6)
-    edges = np.concatenate([[0.0], np.geomspace(low, 2 * repeats[-1], _NUM_BINS)])  # what is larger is one more bin
+    edges = np.concatenate([[0.0], np.geomspace(low, 2 * repeats[-1], _NUM_BINS)])  # one more bin for larger ones
     true = np.concatenate([[0.0], (edges[:-1] + edges[1:]) / 2])
     logs = np.sort(np.log(np.asarray(costs, np.float64)))
     totals = [_count_within(logs, logs + edge) for edge in edges[1:]]
@@ -178,7 +178,7 @@ def _noise_of(differences: np.ndarray) -> float:
 
 
 def _repeat_differences(costs: np.ndarray, groups: np.ndarray) -> np.ndarray | None:
-    """|log a - log b| [p] of the paired repeats, or None where they say nothing."""
+    """|log a - log b| [p] of the paired repeats, or None if the noise cannot be estimated."""
     first, second = pair_repeats(groups)
     if len(first) < MIN_PAIRS or not groups.any() or not np.all(costs):
         return None
@@ -186,11 +186,11 @@ def _repeat_differences(costs: np.ndarray, groups: np.ndarray) -> np.ndarray | N
 
 
 def _count_close(ascending: np.ndarray, noise: float) -> int:
-    """How many pairs of sorted costs differ relatively by at most `noise`."""
+    """The number of pairs of sorted costs with a relative difference of at most `noise`."""
     return _count_within(ascending, ascending * (1 + noise))
 
 
 def _count_within(ascending: np.ndarray, limits: np.ndarray) -> int:
-    """How many later values are at most the limit of an earlier one, over all of them; limits ascend too."""
+    """The number of pairs (i, j), i < j, with ascending[j] <= limits[i]; limits ascend too."""
     count = len(ascending)
     return int(np.searchsorted(ascending, limits, side="right").sum()) - count * (count + 1) // 2

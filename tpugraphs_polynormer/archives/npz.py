@@ -1,4 +1,4 @@
-"""Reading TpuGraphs npz archives: one file in, one checked record out."""
+"""Reads TpuGraphs npz archives into checked records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tpugraphs_polynormer.catalog import (
 )
 from tpugraphs_polynormer.errors import UserError
 
-_BLOCK_BYTES = 4 << 20  # of dense float32 candidates held at once while streaming: they stay in the cache
+_BLOCK_BYTES = 4 << 20  # of dense float32 candidates per block: a block fits in the cache
 _ZIP_FAULTS = (
     zipfile.BadZipFile,
     zlib.error,
@@ -55,7 +55,7 @@ class ArchiveError(UserError):
 
 @dataclass(frozen=True)
 class ProgramGraph:
-    """What tile and layout archives share: `edge_index` rows are (consumer, producer)."""
+    """The common part of tile and layout archives; `edge_index` rows are (consumer, producer)."""
 
     path: Path
     node_feat: np.ndarray  # [n, 140] float32
@@ -65,12 +65,12 @@ class ProgramGraph:
 
     @property
     def name(self) -> str:
-        """The graph's name: its file's stem."""
+        """The graph's name: its file name without `.npz`."""
         return self.path.name.removesuffix(".npz")
 
     @property
     def num_candidates(self) -> int:
-        """How many candidates were measured."""
+        """The number of candidates."""
         return len(self.config_runtime)
 
     @property
@@ -99,7 +99,7 @@ class LayoutArchive(ProgramGraph):
 
 
 def read_archive(path: Path | str, *, with_candidates: bool = True) -> TileArchive | LayoutArchive:
-    """Reads and checks one archive; a layout's candidates come as int8, or not at all (see `iterate_layouts`)."""
+    """The checked record of one archive; layout candidates are int8, or left out (see `iterate_layouts`)."""
     path = Path(path)
     with _open_archive(path) as archive:
         members = _Members(path, archive)
@@ -109,11 +109,19 @@ def read_archive(path: Path | str, *, with_candidates: bool = True) -> TileArchi
         return _read_tile(members, graph)
 
 
+def relative_costs(runtimes: np.ndarray, normalizers: np.ndarray | None = None) -> np.ndarray:
+    """[c]: what candidates are ranked by, lower is faster: runtimes (layouts), or runtime over normalizer (tiles).
+
+    Runtimes without normalizers stay int64, so that large ones are not rounded.
+    """
+    return runtimes if normalizers is None else runtimes / normalizers
+
+
 def iterate_layouts(path: Path | str) -> Iterator[np.ndarray]:
     """Yields a layout archive's candidates in order as int8 blocks [b, nc, 18], about 4 MB of float32 at a time.
 
-    In Fortran order the first candidate is complete only at the end of the file. Such an array (no official file has
-    one) goes through a temporary file of one byte per value, so memory stays bounded there too.
+    In Fortran order, which no official file has, the first candidate is complete only at the end of the file. Such an
+    array is copied to a temporary file of one byte per value, so that memory stays bounded.
     """
     path = Path(path)
     with _open_archive(path) as archive:
@@ -142,7 +150,7 @@ def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
 
 @dataclass(frozen=True)
 class _Header:
-    """What an npy member says of its array."""
+    """The header of an npy member."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -150,7 +158,7 @@ class _Header:
 
 
 class _Members:
-    """The arrays of one open archive, each read with its declared size checked against its header."""
+    """The arrays of one open archive, whose declared sizes are checked against their headers."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self.path, self._archive = path, archive
@@ -197,7 +205,7 @@ class _Members:
         return _Header(shape, dtype, "F" if is_fortran else "C")
 
     def header(self, key: str) -> _Header:
-        """Shape, dtype and memory order of an array, its data unread."""
+        """Shape, dtype and memory order of an array; its data is not read."""
         with self.open(key) as (header, _):
             return header
 
@@ -342,7 +350,7 @@ def _transpose_layouts(members: _Members, header: _Header, member: IO[bytes], ro
 
 
 def _to_int8(members: _Members, block: np.ndarray) -> np.ndarray:
-    with np.errstate(invalid="ignore"):  # NaN and huge values turn into something unequal, which is refused below
+    with np.errstate(invalid="ignore"):  # NaN and large values become unequal ones, which are refused below
         small = block.astype(np.int8)
     if small.size and (not np.array_equal(small, block) or small.min() < LAYOUT_MIN or small.max() > LAYOUT_MAX):
         wrong = (small != block) | (small < LAYOUT_MIN) | (small > LAYOUT_MAX)

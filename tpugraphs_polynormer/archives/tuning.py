@@ -1,35 +1,25 @@
-"""TpuGraphs tuning files (protobuf) to the arrays of the official npz archives."""
+"""The arrays of the official npz archives, made from tuning records."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from tpugraphs_polynormer.archives.writer import order_members
-from tpugraphs_polynormer.hlo.errors import HloError
+from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.features import ModuleArrays, featurize_module, pad_sum_product
-from tpugraphs_polynormer.hlo.protobuf import (
-    LayoutTuning,
-    TileSizes,
-    TileTuning,
-    parse_layout_tuning,
-    parse_tile_tuning,
-)
-
-
-def layout_arrays(data: bytes) -> dict[str, np.ndarray]:
-    """The layout archive of a ModuleTuningData message: official keys, dtypes, shapes, memory and row order.
-
-    node_feat float32 [n, 140], node_opcode uint8 [n], edge_index int64 [m, 2] in Fortran order, node_config_feat
-    float32 [c, nc, 18], node_config_ids int64 [nc], config_runtime int64 [c], node_splits int64 [1, s].
-
-    Raises:
-      HloError: the bytes are no layout file, or none of its runs is the compiler's default.
-    """
-    return layout_tuning_arrays(parse_layout_tuning(data))
+from tpugraphs_polynormer.hlo.tuning import LayoutTuning, TileSizes, TileTuning
 
 
 def layout_tuning_arrays(tuning: LayoutTuning) -> dict[str, np.ndarray]:
-    """Like `layout_arrays`, of a record: keeps the runs that have layouts, a profile and no error."""
+    """The layout archive of a tuning record: official keys, dtypes, shapes, memory and row order.
+
+    node_feat float32 [n, 140], node_opcode uint8 [n], edge_index int64 [m, 2] in Fortran order, node_config_feat
+    float32 [c, nc, 18], node_config_ids int64 [nc], config_runtime int64 [c], node_splits int64 [1, s]. A run without
+    layouts, without a profile or with an error is left out.
+
+    Raises:
+      HloError: none of the runs is the compiler's default, or a config node does not exist.
+    """
     if not any(run.is_default for run in tuning.runs):
         raise HloError(
             f"module {tuning.module.name!r}: none of its {len(tuning.runs)} runs is the compiler's default, so "
@@ -51,7 +41,7 @@ def layout_tuning_arrays(tuning: LayoutTuning) -> dict[str, np.ndarray]:
 def layout_archive(
     graph: ModuleArrays, *, node_config_ids: np.ndarray, node_config_feat: np.ndarray, config_runtime: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """The arrays of a layout archive, made of a graph and its candidates, with the traits of the official files."""
+    """The arrays of a layout archive of a graph and its candidates, in the official order, dtypes and memory orders."""
     return order_members(
         {
             "node_feat": graph.node_feat,
@@ -65,21 +55,16 @@ def layout_archive(
     )
 
 
-def tile_arrays(data: bytes) -> list[dict[str, np.ndarray]]:
-    """The tile archives of a TuningData message, one per kernel that the official tool would keep.
-
-    Per kernel: node_feat, node_opcode, edge_index, config_feat float32 [c, 24], config_runtime int64 [c],
-    config_runtime_normalizers int64 [c] (the default run's time, in every row).
-    """
-    archives = (tile_tuning_arrays(tuning) for tuning in parse_tile_tuning(data))
-    return [archive for archive in archives if archive is not None]
-
-
 def tile_tuning_arrays(tuning: TileTuning) -> dict[str, np.ndarray] | None:
-    """The archive of one kernel, or None: it needs two runs or more, all with tile sizes, one of them the default."""
+    """The tile archive of one kernel, or None where the official tool keeps no archive.
+
+    node_feat, node_opcode, edge_index, config_feat float32 [c, 24], config_runtime int64 [c],
+    config_runtime_normalizers int64 [c] (the runtime of the default run, in every row). A kernel is kept if it has at
+    least two runs, all with tile sizes, one of them the compiler's default.
+    """
     if len(tuning.runs) < 2 or any(run.tiles is None for run in tuning.runs):
         return None
-    # Times of 0 and 1 ns are the marks of failed measurements.
+    # Times of 0 and 1 ns mark failed measurements.
     kept = [run for run in tuning.runs if not run.has_error and run.runtime_ns is not None and run.runtime_ns > 1]
     normalizers = [run.runtime_ns for run in kept if run.is_default]
     if not normalizers:

@@ -1,4 +1,4 @@
-"""Writing npz archives with the traits of the official ones, and other npz files: atomic, streamed, the same bytes."""
+"""Writes npz files: atomic, streamed, deterministic bytes; archives with the official key order and dtypes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TILE_MEMBERS = {
 
 @dataclass(frozen=True)
 class Blocks:
-    """An array to be written block by block along its first axis, never held whole."""
+    """An array that is written block by block along its first axis."""
 
     shape: tuple[int, ...]
     dtype: np.dtype | type

@@ -1,4 +1,4 @@
-"""Running our Beam jobs: on every core of this machine unless a runner is named, quietly, with progress."""
+"""Runs Beam jobs: on this machine unless a runner is named, with a progress bar and short errors."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _PROCESSES = "--direct_running_mode=multi_processing"
 
 
 def make_options(arguments: Sequence[str], num_workers: int = 0) -> PipelineOptions:
-    """PipelineOptions of what the user gave to Beam.
+    """The PipelineOptions of the arguments that the user gave to Beam.
 
-    Without a runner, `num_workers` local processes do the work: 0 starts one per core, 1 works in this process.
+    Without a runner, the job runs in `num_workers` local processes: 0 means one per core, 1 means this process.
     """
     arguments = list(arguments)
     if not any(argument.split("=")[0] == "--runner" for argument in arguments):
@@ -37,13 +37,13 @@ def make_options(arguments: Sequence[str], num_workers: int = 0) -> PipelineOpti
 def run_pipeline(
     transform: beam.PTransform, options: PipelineOptions, count_done: Callable[[], int], total: int
 ) -> None:
-    """Runs one transform to its end, watching `count_done` for progress; a failed job is one UserError."""
+    """Runs one transform to its end; `count_done` gives the progress, a failed job raises UserError."""
     with divert_stderr() as log:
-        logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # what matters is in the exception
+        logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # the exception has what matters
         try:
             with _show_progress(count_done, total), beam.Pipeline(options=options) as pipeline:
                 _ = pipeline | transform
-        except Exception as fault:  # Beam wraps whatever a worker raised, in classes that differ by runner
+        except Exception as fault:  # the class depends on the runner
             log.seek(0)
             logging.getLogger("tpugraphs_polynormer").debug("the workers' log:\n%s", log.read())
             reason = (str(fault).strip() or repr(fault)).splitlines()[-1]
@@ -74,7 +74,7 @@ def _show_progress(count_done: Callable[[], int], total: int) -> Iterator[None]:
 def _refuse_unknown(arguments: Sequence[str]) -> None:
     if any("dask" in argument.lower() for argument in arguments):
         try:
-            importlib.import_module("apache_beam.runners.dask.dask_runner")  # its options exist only once imported
+            importlib.import_module("apache_beam.runners.dask.dask_runner")  # the import registers its options
         except ImportError as fault:
             raise UserError(f"--runner: Dask is not installed ({fault}); install tpugraphs-polynormer[dask]") from None
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, conflict_handler="resolve")

@@ -1,7 +1,7 @@
 """Beam job: trained runs and a dataset -> one prediction file per graph, byte for byte those of `tpugraphs predict`.
 
-One chain, as in preprocessing: each graph is scored and written whole by one DoFn, and one last step counts what came
-out against the plan. Workers must see the run directories, the dataset and the output under the same paths.
+One chain, as in preprocessing: one DoFn scores a graph and writes its file, and one last step counts the results
+against the plan. Workers must see the run directories, the dataset and the output under the same paths.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tpugraphs_polynormer.ranking.submission import write_prediction
 
 
 def run(plan: PredictionPlan, beam_arguments: Sequence[str]) -> int:
-    """Scores what is pending; returns how many graphs that was."""
+    """The number of graphs that were pending and are now scored."""
     options = make_options(beam_arguments)
     pending = plan.pending()
     if pending:
         run_pipeline(Score(plan, pending), options, plan.count_done, len(plan.tasks))
     missing = [task.id for task in plan.pending()]
-    if missing:  # some runners report success regardless
+    if missing:  # some runners report success for a failed job
         raise UserError(f"the Beam job ended without predictions for {', '.join(missing[:5])}; run it again")
     return len(pending)
 
@@ -56,7 +56,7 @@ class ScoreGraph(beam.DoFn):
     def __init__(self, plan: PredictionPlan) -> None:
         self._plan = plan
         self._shared = {collection: Shared() for collection in plan.runs}
-        self._held: dict[str, _Models] = {}  # Shared alone keeps only what was asked for last
+        self._held: dict[str, _Models] = {}  # Shared keeps only the object that was acquired last
 
     def process(self, task: PendingGraph) -> Iterator[str]:
         """Scores one graph."""
@@ -67,7 +67,7 @@ class ScoreGraph(beam.DoFn):
 
 
 class _Models:
-    """What the threads of a worker share."""
+    """The models and the split that the threads of a worker share."""
 
     def __init__(self, plan: PredictionPlan, collection: str) -> None:
         self.ensemble = plan.load_ensemble(collection)
@@ -75,7 +75,7 @@ class _Models:
 
 
 def _count(_: None, plan: PredictionPlan, pending: Sequence[PendingGraph], scored: list[str]) -> int:
-    """Every graph exactly once, and every file where the plan says: not so where workers write to their own disks."""
+    """The number of scored graphs; raises if one was lost, repeated, or has no file in the output."""
     lost = sorted({task.id for task in pending} - set(scored))
     repeated = sorted({each for each in scored if scored.count(each) > 1}) if len(set(scored)) < len(scored) else []
     unwritten = [task.id for task in pending if not plan.is_done(task)]

@@ -16,6 +16,7 @@ from tpugraphs_polynormer.errors import UserError
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one stage; bad input is one line on stderr and exit code 2, never a traceback."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # see import_tensorflow; children inherit it
     parser = build_parser()
     args, args.beam_arguments = parser.parse_known_args(argv)
     if args.beam_arguments and not args.takes_beam_arguments:

@@ -35,7 +35,7 @@ def _add_evaluate(stages: argparse._SubParsersAction) -> None:
 
 def _run_evaluate(args: argparse.Namespace) -> None:
     import_tensorflow()
-    from tpugraphs_polynormer.ranking.evaluate_runs import evaluate_runs, format_evaluations
+    from tpugraphs_polynormer.ranking.evaluate import evaluate_runs, format_evaluations
 
     results = evaluate_runs(
         args.run_dirs, args.datasets, split=args.split, indices_dir=args.indices, output=args.output

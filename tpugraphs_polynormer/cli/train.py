@@ -62,13 +62,11 @@ def _run_train(args: argparse.Namespace) -> None:
     config = load_config(args.config and find_config(args.config), args.overrides)
     keep_freed_memory()
     import_tensorflow()
-    from tpugraphs_polynormer.ranking.train import train, train_seeds
+    from tpugraphs_polynormer.ranking.task import train_ranking
     from tpugraphs_polynormer.training.distribution import make_strategy
 
     strategy = make_strategy(args.strategy, tpu=args.tpu, num_devices=args.devices)
-    shared = {"strategy": strategy, "indices_dir": args.indices}
-    if args.seeds:
-        result = train_seeds(config, args.seeds, args.datasets, args.run_dir, **shared)
-    else:
-        result = train(config, args.datasets, args.run_dir, **shared)
+    result = train_ranking(
+        config, args.datasets, args.run_dir, strategy=strategy, seeds=args.seeds, indices_dir=args.indices
+    )
     print(json.dumps(result, indent=1))

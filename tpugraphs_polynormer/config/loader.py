@@ -57,6 +57,15 @@ def read_config(cls: type[T], path: Path | str | None, overrides: Sequence[str] 
         raise ConfigError(str(fault)) from None
 
 
+def peek_field(name: str, path: Path | str | None, overrides: Sequence[str] = ()) -> Any:
+    """What a YAML file and overrides say of one field at their top, before it is known which class they describe."""
+    value = None if path is None else _read_yaml(Path(path)).get(name)
+    for override in overrides:
+        field, _, text = override.partition("=")
+        value = _load_yaml(text, f"--set {override}") if field.strip() == name else value
+    return value
+
+
 def find_config(name: Path | str) -> Path:
     """The YAML file at a path, or the shipped config of that name below configs/, with or without ".yaml"."""
     path = Path(name)
@@ -93,12 +102,13 @@ def describe_config(config: Any, indent: str = "") -> str:
 
 
 def config_differences(first: Any, second: Any, prefix: str = "") -> list[str]:
-    """The dotted names of the fields in which two configs of one class differ, with both values."""
+    """The dotted names of the fields in which two configs differ, with both values; sections of one class only."""
     differences = []
     for field in dataclasses.fields(first):
-        left, right = getattr(first, field.name), getattr(second, field.name)
+        left, right = getattr(first, field.name), getattr(second, field.name, None)
         if dataclasses.is_dataclass(left):
-            differences += config_differences(left, right, f"{prefix}{field.name}.")
+            if type(left) is type(right):
+                differences += config_differences(left, right, f"{prefix}{field.name}.")
         elif left != right:
             differences.append(f"{prefix}{field.name}: {left!r} != {right!r}")
     return differences

@@ -55,7 +55,8 @@ def _parse(kind: Any, value: Any, name: str, limits: Mapping[str, Any], locate: 
         if expected is None:
             return value
     label = ": ".join(filter(None, [locate(name), name]))
-    raise ParseError(f"{label}: found {value!r:.80} ({type(value).__name__}), expected {expected}")
+    found = f"{value!r:.80}" if type(value) is kind else f"{value!r:.80} ({type(value).__name__})"
+    raise ParseError(f"{label}: found {found}, expected {expected}")
 
 
 def _parse_fields(cls: type, content: Mapping[str, Any], name: str, locate: Callable[[str], str]) -> Any:

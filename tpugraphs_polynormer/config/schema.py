@@ -1,4 +1,4 @@
-"""The experiment's config: every setting, its one default and its one-line description."""
+"""The experiment's config: a class per task; every setting, its one default and its one-line description."""
 
 from __future__ import annotations
 
@@ -7,15 +7,103 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tpugraphs_polynormer.catalog import BENCHMARKS, COLLECTIONS
-from tpugraphs_polynormer.config.loader import ConfigError, document_settings, read_config, section, setting
+from tpugraphs_polynormer.config.loader import ConfigError, document_settings, peek_field, read_config, section, setting
+
+_TASKS = ("ranking", "node_classification")
+_ENCODERS = ("polynormer", "polynormer-local", "graphsage", "gcn", "gat")
+_WITH_HEADS = ("polynormer", "polynormer-local", "gat")
 
 
 @dataclass(frozen=True)
-class DataConfig:
-    """What is fed to the model."""
+class EncoderConfig:
+    """The graph encoder. A field that the chosen encoder lacks must keep its default (see models/encoder_registry)."""
+
+    encoder: str = setting("polynormer", "graph encoder", choices=_ENCODERS)
+    hidden_dim: int = setting(64, "width of the node states, all heads together", low=1)
+    num_heads: int = setting(8, "attention heads; divides hidden_dim", low=1)
+    num_local_layers: int = setting(3, "local attention layers, or layers of a baseline", low=1)
+    num_global_layers: int = setting(1, "global attention layers", low=1)
+    dropout_rate: float = setting(0.0, "dropout in the local layers", low=0, high=0.95)
+    global_dropout_rate: float = setting(0.0, "dropout in the global layers", low=0, high=0.95)
+    input_dropout_rate: float = setting(0.0, "dropout on the input features", low=0, high=0.95)
+    beta: float = setting(-1.0, "gate: -1 learns it through a sigmoid, else its (first) value", low=-1, high=1)
+    learn_beta: bool = setting(True, "false keeps beta constant, as the authors' large-graph model does")
+    conv: str = setting("gat", "aggregation of the local layers", choices=("gat", "gcn"))
+    attention: str = setting(
+        "local_to_global", "how local and global attention meet", choices=("local_to_global", "local_and_global")
+    )
+    pre_norm: bool = setting(False, "LayerNorm before each local layer")
+    post_norm: bool = setting(False, "BatchNorm after each local aggregation")
+    relu: bool = setting(True, "ReLU after each layer (Polynormer-r); without it a pure polynomial")
+    share_query_key: bool = setting(True, "global attention uses one projection for queries and keys")
+    formulation: str = setting("auto", "edge kernel", choices=("auto", "fused", "segments", "unsorted"))
+    recompute: bool = setting(False, "recompute cheap activations in the backward pass: less memory, more time")
+
+    def __post_init__(self) -> None:
+        if self._has_heads() and self.hidden_dim % self.num_heads:
+            raise ConfigError(f"hidden_dim: found {self.hidden_dim}, expected a multiple of num_heads {self.num_heads}")
+        if self.beta < 0 and not self.learn_beta:
+            raise ConfigError(f"beta: found {self.beta}, expected 0 to 1 with learn_beta=false, a constant gate")
+
+    def _has_heads(self) -> bool:
+        return self.encoder in _WITH_HEADS
+
+
+@dataclass(frozen=True)
+class RankingModelConfig(EncoderConfig):
+    """The encoder, and how candidates meet it."""
+
+    encoder: str = setting("polynormer", "graph encoder", choices=(*_ENCODERS, "mlp"))
+    fusion: str = setting(
+        "late",
+        "where candidates meet the graph: before the encoder (early), or its states after it (late)",
+        choices=("early", "late"),
+    )
+    readout: str = setting(
+        "weighted",
+        "how states become one score: sum, mean, sum weighted by a learned softmax, sum of config nodes, or as the "
+        "official baselines do (early fusion)",
+        choices=("sum", "mean", "weighted", "config_nodes", "official"),
+    )
+    segment_nodes: int = setting(
+        0, "train on a drawn segment of so many nodes of each graph, as the official layout baseline; 0 on all", low=0
+    )
+    features: str = setting(
+        "scaled", "scaled and embedded, or raw as in the official baseline", choices=("scaled", "raw")
+    )
+    opcode_dim: int = setting(16, "width of the opcode embedding", low=1)
+    layout_dim: int = setting(4, "width of the embedding of one minor-to-major entry", low=1)
+    num_fusion_layers: int = setting(2, "dense layers after candidates met states (late fusion)", low=1)
+    num_nconfig_layers: int = setting(
+        2, "layers of a second encoder over neighbouring config nodes, per candidate (late fusion); 0 none", low=0
+    )
+    cross_candidates: bool = setting(False, "candidates of a graph attend to each other")
+    num_groupings: int = setting(4, "random groupings averaged at inference with cross_candidates", low=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.readout == "official" and (self.fusion != "early" or self.cross_candidates):
+            raise ConfigError("readout: official needs fusion=early and cross_candidates=false")
+        if self.segment_nodes and self.fusion != "early":
+            raise ConfigError(f"segment_nodes: found {self.segment_nodes} with late fusion, expected fusion=early or 0")
+
+    def _has_heads(self) -> bool:
+        return self.cross_candidates or super()._has_heads()
+
+
+@dataclass(frozen=True)
+class NodeModelConfig(EncoderConfig):
+    """The encoder, and how features enter it."""
+
+    project_inputs: bool = setting(True, "a linear map of the features to hidden_dim; false for large graphs")
+    version: int = setting(1, "gate vector: ones (1) or Fiedler vector (2, App. J)", choices=(1, 2))
+
+
+@dataclass(frozen=True)
+class RankingDataConfig:
+    """What is fed to a ranking model."""
 
     collection: str = setting("layout:xla:random", "TpuGraphs collection to rank", choices=tuple(COLLECTIONS))
-    benchmark: str = setting("minesweeper", "data set to classify the nodes of", choices=tuple(BENCHMARKS))
     graphs_per_batch: int = setting(4, "graphs in one replica's training batch", low=1)
     candidates_per_graph: int = setting(32, "candidates drawn of each graph for a training step", low=2)
     sampling: str = setting("uniform", "how candidates are drawn", choices=("uniform", "fast"))
@@ -25,61 +113,10 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
-class ModelConfig:
-    """The encoder, and for ranking how candidates meet it."""
+class NodeDataConfig:
+    """What a node classifier is trained on."""
 
-    encoder: str = setting(
-        "polynormer",
-        "graph encoder",
-        choices=("polynormer", "polynormer-local", "graphsage", "gcn", "gat", "mlp"),
-    )
-    hidden_dim: int = setting(64, "width of the node states, all heads together", low=1)
-    num_heads: int = setting(8, "attention heads; divides hidden_dim", low=1)
-    num_local_layers: int = setting(3, "local attention layers, or layers of a baseline", low=1)
-    num_global_layers: int = setting(1, "global attention layers", low=1)
-    dropout_rate: float = setting(0.0, "dropout in the local layers", low=0, high=0.95)
-    global_dropout_rate: float = setting(0.0, "dropout in the global layers", low=0, high=0.95)
-    input_dropout_rate: float = setting(0.0, "dropout on the input features", low=0, high=0.95)
-    beta: float = setting(-1.0, "gate: -1 learns it through a sigmoid, else its (first) value", low=-1, high=1)
-    conv: str = setting("gat", "aggregation of the local layers", choices=("gat", "gcn"))
-    parametrization: str = setting("small", "the authors' small-graph or large-graph model", choices=("small", "large"))
-    attention: str = setting(
-        "local_to_global", "how local and global attention meet", choices=("local_to_global", "local_and_global")
-    )
-    equivariance: str = setting("v1", "gate vector: ones (v1) or Fiedler vector (v2, App. J)", choices=("v1", "v2"))
-    pre_norm: bool = setting(False, "LayerNorm before each local layer")
-    post_norm: bool = setting(False, "BatchNorm after each local aggregation")
-    relu: bool = setting(True, "ReLU after each layer (Polynormer-r); without it a pure polynomial")
-    share_query_key: bool = setting(True, "global attention uses one projection for queries and keys")
-    formulation: str = setting("auto", "edge kernel", choices=("auto", "fused", "segments", "unsorted"))
-    recompute: bool = setting(False, "recompute cheap activations in the backward pass: less memory, more time")
-    fusion: str = setting(
-        "late",
-        "where candidates meet the graph: before the encoder (early), or its states after it (late)",
-        choices=("early", "late"),
-    )
-    readout: str = setting(
-        "weighted",
-        "how states become one score: sum, mean, sum weighted by a learned softmax, or sum of config nodes",
-        choices=("sum", "mean", "weighted", "configurable"),
-    )
-    features: str = setting(
-        "scaled", "scaled and embedded, or raw as in the official baseline", choices=("scaled", "raw")
-    )
-    opcode_dim: int = setting(16, "width of the opcode embedding", low=1)
-    layout_dim: int = setting(4, "width of the embedding of one minor-to-major entry", low=1)
-    num_fusion_layers: int = setting(2, "dense layers after candidates met states (late fusion)", low=1)
-    num_nconfig_layers: int = setting(
-        2,
-        "layers of a second encoder over neighbouring config nodes, per candidate (late fusion); 0 none",
-        low=0,
-    )
-    cross_candidates: bool = setting(False, "candidates of a graph attend to each other")
-    num_groupings: int = setting(4, "random groupings averaged at inference with cross_candidates", low=1)
-
-    def __post_init__(self) -> None:
-        if self.hidden_dim % self.num_heads:
-            raise ConfigError(f"hidden_dim: found {self.hidden_dim}, expected a multiple of num_heads {self.num_heads}")
+    benchmark: str = setting("minesweeper", "data set to classify the nodes of", choices=tuple(BENCHMARKS))
 
 
 @dataclass(frozen=True)
@@ -87,6 +124,9 @@ class LossConfig:
     """Weights of the ranking losses; 0 leaves one out."""
 
     list_mle: float = setting(0.0, "ListMLE: likelihood of the true order", low=0)
+    list_mle_slowest: float = setting(
+        0.0, "ListMLE with the slowest candidate first, as the official baselines have it", low=0
+    )
     pairwise_hinge: float = setting(0.0, "pairs: hinge with margin 1", low=0)
     pairwise_logistic: float = setting(1.0, "pairs: logistic", low=0)
     pairwise_noisy: float = setting(0.0, "pairs: logistic, those within the measurement's noise pulled together", low=0)
@@ -98,7 +138,7 @@ class LossConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How the weights are found."""
+    """How the weights are found: what all tasks share."""
 
     optimizer: str = setting("adamw", "optimizer", choices=("adam", "adamw"))
     learning_rate: float = setting(1e-3, "highest learning rate", low=0)
@@ -106,48 +146,83 @@ class TrainingConfig:
     clip_norm: float = setting(1.0, "largest global norm of the gradient; 0 leaves it alone", low=0)
     schedule: str = setting("cosine", "learning rate over time", choices=("constant", "cosine"))
     warmup_steps: int = setting(50, "steps over which the learning rate rises from 0", low=0)
-    epochs: int = setting(20, "epochs in all (ranking), or of the global phase (node classification)", low=0)
-    local_epochs: int = setting(0, "epochs of the local warm-up phase before (Polynormer)", low=0)
-    steps_per_epoch: int = setting(50, "training steps between validations (ranking)", low=1)
+    epochs: int = setting(20, "epochs of the global phase, or of a model of one phase", low=0)
+    local_epochs: int = setting(0, "epochs before: the local warm-up phase (Polynormer)", low=0)
+    epochs_per_evaluation: int = setting(1, "epochs between evaluations", low=1)
+    patience: int = setting(0, "stop after so many evaluations without a better one; 0 never", low=0)
+    checkpoint_seconds: float = setting(0.0, "least time between checkpoints; 0 saves each epoch", low=0)
     steps_per_execution: int = setting(10, "steps run by one call from Python", low=1)
-    patience: int = setting(0, "stop after so many validations without a better one; 0 never", low=0)
-    validation_candidates: int = setting(1000, "candidates of each validation graph; 0 all", low=0)
-    precision: str = setting("float32", "of the layers", choices=("float32", "bfloat16"))
     jit_compile: bool = setting(False, "compile the training step with XLA (needs static shapes)")
-    nodes_per_batch: int = setting(
-        0, "node classification: nodes of a random partition per step; 0 the whole graph", low=0
-    )
-    loss: str = setting(
-        "nll", "node classification: of the label, or of every class against the one-hot label", choices=("nll", "bce")
-    )
-    chunk_nodes: int = setting(
-        0, "node classification: evaluate layer by layer, so many nodes at a time; 0 the whole graph in one call", low=0
-    )
-    epochs_per_evaluation: int = setting(1, "node classification: epochs between evaluations", low=1)
-    checkpoint_seconds: float = setting(30.0, "node classification: least time between checkpoints", low=0)
+
+    def __post_init__(self) -> None:
+        if not self.local_epochs + self.epochs:
+            raise ConfigError("epochs: found 0, and local_epochs too; expected at least one epoch")
 
 
 @dataclass(frozen=True)
-class Config:
-    """One experiment."""
+class RankingTrainingConfig(TrainingConfig):
+    """How the weights of a ranking model are found."""
 
-    task: str = setting("ranking", "what is learned", choices=("ranking", "node_classification"))
+    steps_per_epoch: int = setting(50, "training steps of an epoch", low=1)
+    validation_candidates: int = setting(1000, "candidates of each validation graph; 0 all", low=0)
+    precision: str = setting("float32", "of the layers", choices=("float32", "bfloat16"))
+
+
+@dataclass(frozen=True)
+class NodeTrainingConfig(TrainingConfig):
+    """How the weights of a node classifier are found; the defaults are the authors' recipe."""
+
+    optimizer: str = setting("adam", "optimizer", choices=("adam", "adamw"))
+    clip_norm: float = setting(0.0, "largest global norm of the gradient; 0 leaves it alone", low=0)
+    schedule: str = setting("constant", "learning rate over time", choices=("constant", "cosine"))
+    warmup_steps: int = setting(0, "steps over which the learning rate rises from 0", low=0)
+    steps_per_execution: int = setting(1, "steps run by one call from Python", low=1)
+    checkpoint_seconds: float = setting(30.0, "least time between checkpoints; 0 saves each epoch", low=0)
+    loss: str = setting("nll", "of the label, or of every class against the one-hot label", choices=("nll", "bce"))
+    nodes_per_batch: int = setting(0, "nodes of a random partition per step; 0 the whole graph", low=0)
+    chunk_nodes: int = setting(0, "evaluate layer by layer, so many nodes at a time; 0 the whole graph", low=0)
+
+
+@dataclass(frozen=True)
+class RankingConfig:
+    """One experiment that ranks candidates."""
+
+    task: str = setting("ranking", "what is learned", choices=_TASKS)
     seed: int = setting(0, "seed of everything random", low=0, high=2**31 - 1)
-    data: DataConfig = section(DataConfig, "what is fed to the model")
-    model: ModelConfig = section(ModelConfig, "the encoder, and how candidates meet it")
+    data: RankingDataConfig = section(RankingDataConfig, "what is fed to the model")
+    model: RankingModelConfig = section(RankingModelConfig, "the encoder, and how candidates meet it")
     loss: LossConfig = section(LossConfig, "weights of the ranking losses")
-    training: TrainingConfig = section(TrainingConfig, "how the weights are found")
+    training: RankingTrainingConfig = section(RankingTrainingConfig, "how the weights are found")
 
     def __post_init__(self) -> None:
-        if self.task == "ranking" and self.model.equivariance == "v2":
-            raise ConfigError("model.equivariance: v2 needs a Fiedler vector, which ranking data do not hold; use v1")
-        if self.training.jit_compile and self.task == "ranking" and not self.data.static_shapes:
+        if self.training.jit_compile and not self.data.static_shapes:
             raise ConfigError("training.jit_compile: XLA needs static shapes; set data.static_shapes=true too")
 
 
+@dataclass(frozen=True)
+class NodeConfig:
+    """One experiment that classifies the nodes of a graph."""
+
+    task: str = setting("node_classification", "what is learned", choices=_TASKS)
+    seed: int = setting(0, "seed of everything random", low=0, high=2**31 - 1)
+    data: NodeDataConfig = section(NodeDataConfig, "the data set")
+    model: NodeModelConfig = section(NodeModelConfig, "the encoder, and how features enter it")
+    training: NodeTrainingConfig = section(NodeTrainingConfig, "how the weights are found")
+
+    def __post_init__(self) -> None:
+        if self.training.jit_compile and self.training.nodes_per_batch:
+            raise ConfigError("training.jit_compile: XLA needs static shapes; set training.nodes_per_batch=0 too")
+
+
+Config = RankingConfig | NodeConfig
+# The names that models/ranking/model.py and datasets/input_pipeline.py know.
+ModelConfig, DataConfig = RankingModelConfig, RankingDataConfig
+
+
 def load_config(path: Path | str | None, overrides: Sequence[str] = ()) -> Config:
-    """The defaults, changed by a YAML file, then by "a.b=c" overrides."""
-    return read_config(Config, path, overrides)
+    """The defaults of a task, changed by a YAML file, then by "a.b=c" overrides; their field `task` says which task."""
+    is_node = peek_field("task", path, overrides) == "node_classification"
+    return read_config(NodeConfig if is_node else RankingConfig, path, overrides)
 
 
 def document_config() -> str:
@@ -155,8 +230,15 @@ def document_config() -> str:
     return f"""# Every setting
 
 Made by `tpugraphs config docs > docs/config.md` from the dataclasses in `tpugraphs_polynormer/config/schema.py`. A YAML
-file holds only what differs from these defaults; `--set model.hidden_dim=128` changes one field on the command line;
-`tpugraphs config show FILE` prints the resolved config.
+file holds only what differs from these defaults; its key `task` says which of the two tables it follows, and a field of
+the other is refused. `--set model.hidden_dim=128` changes one field on the command line; `tpugraphs config show FILE`
+prints the resolved config. A field of `model` that the chosen encoder has no use for must keep its default.
 
-{document_settings(Config)}
+## Ranking (`task: ranking`)
+
+{document_settings(RankingConfig)}
+
+## Node classification (`task: node_classification`)
+
+{document_settings(NodeConfig)}
 """

@@ -1,1 +1,1 @@
-"""Reading, converting and feeding the data sets."""
+"""Preprocessed collections: their files, a reader without TensorFlow, and the tf.data input pipeline."""

@@ -1,4 +1,4 @@
-"""Candidates as small codes: for each config node of a candidate, an index into the graph's table of config values.
+"""Candidates as small codes: for each config node of a candidate, a row of the graph's table of config values.
 
 A *config node* is a node whose layout a candidate decides; a tile kernel has three of them, for the bounds of kernel,
 output and input. A *config value* is one distinct value that such a node takes: 18 dims (layout) or 8 numbers (tile).
@@ -14,14 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from tpugraphs_polynormer.archives.noise import group_equal
+from tpugraphs_polynormer.archives.npz import relative_costs
 from tpugraphs_polynormer.catalog import LAYOUT_MAX, LAYOUT_MIN, NUM_LAYOUT_FEATURES, NUM_TILE_FEATURES
 
 NUM_TILE_BOUNDS = 3  # kernel, output and input bounds
+CONFIG_VALUE_DIMS = {"layout": NUM_LAYOUT_FEATURES, "tile": NUM_TILE_FEATURES // NUM_TILE_BOUNDS}
 # The seven values of a layout feature take three bits, so a config value is one number of 54 bits.
 _FEATURE_BITS = (LAYOUT_MAX - LAYOUT_MIN).bit_length()
 _WORDS = np.dtype([("first", "<u8"), ("second", "<u8"), ("rest", "<u2")])  # 18 bytes, one per feature
 _HASH_BITS = 16
-_HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: spreads close numbers
+_HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: distributes close numbers
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Candidates:
 
 
 def encode_layouts(blocks: Iterable[np.ndarray], num_config_nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """int8 blocks [b, num_config_nodes, 18] -> (config values, codes); holds the codes and one block at a time."""
+    """(config values [v, 18], codes [c, num_config_nodes]) of int8 blocks [b, num_config_nodes, 18]."""
     known = _KnownNumbers()
     encoded = []
     for block in blocks:
@@ -49,8 +51,8 @@ def encode_layouts(blocks: Iterable[np.ndarray], num_config_nodes: int) -> tuple
 
 
 def encode_tiles(config_feat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """[c, 24] float32 -> (config values [v, 8], codes [c, 3]): one code each for kernel, output and input bounds."""
-    bounds = config_feat.reshape(-1, NUM_TILE_FEATURES // NUM_TILE_BOUNDS)
+    """(config values [v, 8], codes [c, 3]) of float32 [c, 24]: a code each for kernel, output and input bounds."""
+    bounds = config_feat.reshape(-1, CONFIG_VALUE_DIMS["tile"])
     config_values, first, inverse = np.unique(bounds, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first)
     ranks = np.empty_like(order)
@@ -60,10 +62,10 @@ def encode_tiles(config_feat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def collapse_duplicates(candidates: Candidates, groups: np.ndarray) -> Candidates:
-    """One candidate for all that are equal (and were measured against the same default): mean runtime, count kept.
+    """The distinct candidates, with the mean runtime and the count of those that are equal and have equal normalizers.
 
-    Sorted by runtime over normalizer, so that the fastest part of a training graph is a prefix. `groups` [c] are those
-    of `group_equal(candidates.codes)`.
+    They are sorted by runtime over normalizer, so that the fastest candidates of a training graph come first. `groups`
+    [c] are those of `group_equal(candidates.codes)`.
     """
     groups = group_equal(groups, candidates.normalizers)
     counts = np.bincount(groups)
@@ -71,7 +73,7 @@ def collapse_duplicates(candidates: Candidates, groups: np.ndarray) -> Candidate
     first[groups[::-1]] = np.arange(len(groups))[::-1]
     runtimes = _rounded_means(candidates.runtimes, groups, counts)
     normalizers = candidates.normalizers[first]
-    order = np.lexsort((first, runtimes / normalizers))
+    order = np.lexsort((first, relative_costs(runtimes, normalizers)))
     return Candidates(
         config_values=candidates.config_values,
         codes=candidates.codes[first[order]],
@@ -83,7 +85,7 @@ def collapse_duplicates(candidates: Candidates, groups: np.ndarray) -> Candidate
 
 
 def _rounded_means(values: np.ndarray, groups: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Mean of each group as int64, halves up; each value is divided before it is added, so that no sum overflows."""
+    """int64: the mean of each group, halves rounded up; values are divided before they are added, against overflow."""
     quotients, remainders = np.divmod(values, counts[groups])
     means, rest = np.zeros((2, len(counts)), np.int64)
     np.add.at(means, groups, quotients)
@@ -92,7 +94,7 @@ def _rounded_means(values: np.ndarray, groups: np.ndarray, counts: np.ndarray) -
 
 
 def _pack_features(block: np.ndarray) -> np.ndarray:
-    """int8 [..., 18] -> uint64 [config values], three bits per feature: equal numbers mean equal config values."""
+    """uint64 [config values] of int8 [..., 18], three bits per feature: equal numbers mean equal config values."""
     words = np.ascontiguousarray(block - np.int8(LAYOUT_MIN)).reshape(-1).view(_WORDS)
     numbers = words["rest"].astype(np.uint64)
     numbers = (numbers & np.uint64(0x7)) | ((numbers >> np.uint64(5)) & np.uint64(0x38))
@@ -103,7 +105,7 @@ def _pack_features(block: np.ndarray) -> np.ndarray:
 
 
 def _squeeze_bytes(words: np.ndarray) -> np.ndarray:
-    """The lowest three bits of each of the eight bytes of a uint64, side by side: pairs, then fours, then all eight."""
+    """The lowest three bits of the eight bytes of each uint64, joined: first pairs, then fours, then all eight."""
     words = np.ascontiguousarray(words)
     for shift, mask in ((5, 0x003F003F003F003F), (10, 0x00000FFF00000FFF), (20, 0x0000000000FFFFFF)):
         moved = words >> np.uint64(shift)
@@ -120,10 +122,10 @@ def _unpack_features(numbers: np.ndarray) -> np.ndarray:
 
 
 class _KnownNumbers:
-    """Numbers the distinct values of a stream by first appearance.
+    """Assigns codes to the distinct values of a stream, in the order of first appearance.
 
-    A hash table answers for nearly all (a fifteenth of the time of a binary search in 28 values); each answer is
-    compared, and what it gets wrong, by a collision or because the value is new, is searched for.
+    A hash table finds nearly all codes, in a fifteenth of the time of a binary search in 28 values. Each result is
+    compared; where it is wrong, because of a collision or a new value, a binary search follows.
     """
 
     def __init__(self) -> None:
@@ -131,7 +133,7 @@ class _KnownNumbers:
         self._table = np.zeros(1 << _HASH_BITS, np.uint32)
 
     def encode(self, numbers: np.ndarray) -> np.ndarray:
-        """uint64 [k] -> the code of each, uint32 [k]; new numbers get the next codes."""
+        """uint32 [k]: the codes of uint64 numbers [k]; new numbers get the next codes."""
         if not len(self.numbers):
             self._add(numbers)
         codes = self._table.take(self._hash(numbers))

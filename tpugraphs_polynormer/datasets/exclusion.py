@@ -1,4 +1,4 @@
-"""Leaving graphs out of a dataset by name: which graphs the user's patterns mean, and which patterns mean nothing."""
+"""Excludes graphs from a dataset by name patterns."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def find_excluded(
 ) -> dict[str, dict[str, tuple[str, ...]]]:
     """{collection: {split: sorted names}} of the graphs, given by (collection, split), that match a pattern.
 
-    Patterns are shell-style (`unet*`) and distinguish upper and lower case. Refused are: a pattern that matches
-    nothing, one that matches a test graph, because a submission needs every test graph, and patterns that leave no
-    graph in a split.
+    Patterns are shell-style (`unet*`) and distinguish upper and lower case. UserError is raised for a pattern that
+    matches nothing, for one that matches a test graph, because a submission needs every test graph, and for patterns
+    that leave no graph in a split.
     """
     _check_patterns(sorted({name for names in graphs.values() for name in names}), patterns)
     excluded: dict[str, dict[str, tuple[str, ...]]] = {}

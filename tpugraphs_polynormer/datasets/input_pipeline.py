@@ -1,4 +1,4 @@
-"""tf.data over a preprocessed collection: draws graphs and candidates, merges, pads, masks. Any step can be resumed.
+"""tf.data over a preprocessed collection: draws, merges, pads and masks graphs; can resume at any step.
 
 What a training step sees is a function of (seed, step) alone: there is no state to save besides the step number.
 
@@ -21,20 +21,17 @@ import tensorflow_gnn as tfgnn
 from google.protobuf import text_format
 
 from tpugraphs_polynormer.config.schema import DataConfig
-from tpugraphs_polynormer.datasets.manifest import DatasetError
 from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit
+from tpugraphs_polynormer.datasets.sampler import CandidateSampler, fetch_candidates
 from tpugraphs_polynormer.datasets.schema import schema_text
 
-# For functions without Python branches on tensors: converting them would only take seconds.
+# AutoGraph would take seconds, and these functions have no Python control flow on tensors.
 _as_written = tf.autograph.experimental.do_not_convert
-
-_RATIO_UNIT = 2.0**40  # a tile's runtime over its normalizer, kept as an integer: finer than any measurement
-_RATIO_MAX = 2.0**62  # past a ratio of four million nothing is told apart, but nothing overflows either
 
 
 @dataclass(frozen=True)
 class Shard:
-    """This worker's part of each global step: `replicas` batches of the `workers * replicas` of the whole step."""
+    """This worker's part of each global step: `num_replicas` batches of the step's `num_workers * num_replicas`."""
 
     worker: int = 0
     num_workers: int = 1
@@ -42,7 +39,7 @@ class Shard:
 
     @staticmethod
     def from_context(context: tf.distribute.InputContext) -> Shard:
-        """The part that tf.distribute asks of this input pipeline."""
+        """The shard of this input pipeline under tf.distribute."""
         return Shard(
             context.input_pipeline_id,
             context.num_input_pipelines,
@@ -51,67 +48,6 @@ class Shard:
 
 
 _WHOLE = Shard()
-
-
-def costs_of(split: RankingSplit, number: int, kind: str, candidates: np.ndarray | None = None) -> np.ndarray:
-    """[c] int64: what a graph's candidates (or the named ones) are ranked by; all 0 where runtimes are hidden."""
-    runtimes = split.read_column(number, "runtimes", candidates)
-    if kind == "layout":
-        return runtimes
-    normalizers = split.read_column(number, "normalizers", candidates)
-    return np.rint(np.minimum(runtimes / normalizers * _RATIO_UNIT, _RATIO_MAX)).astype(np.int64)
-
-
-class CandidateSampler:
-    """Which graphs and which of their candidates make up training step s: the same for the same (seed, step)."""
-
-    def __init__(self, split: RankingSplit, kind: str, config: DataConfig, seed: int) -> None:
-        self._split, self._kind, self._config, self._seed = split, kind, config, seed
-        # One distinct candidate cannot be ranked against anything.
-        self._graphs = np.array([i for i, entry in enumerate(split.graphs) if entry.num_candidates > 1])
-        if not len(self._graphs):
-            raise DatasetError("the train split has no graph with two different candidates: nothing can be learned")
-
-    @property
-    def num_graphs(self) -> int:
-        """How many graphs take part: one epoch."""
-        return len(self._graphs)
-
-    def graph_at(self, position: int) -> int:
-        """The number of the graph at a position of the endless sequence of shuffled epochs."""
-        epoch, place = divmod(position, len(self._graphs))
-        order = np.random.default_rng((self._seed, 0, epoch)).permutation(len(self._graphs))
-        return int(self._graphs[order[place]])
-
-    def candidates_at(self, position: int, number: int) -> np.ndarray:
-        """Up to k distinct candidates of a graph, [<= k] in random order."""
-        random = np.random.default_rng((self._seed, 1, position))
-        total = self._split.graphs[number].num_candidates
-        count = min(self._config.candidates_per_graph, total)
-        if self._config.sampling == "uniform" or count == total:
-            return random.choice(total, count, replace=False)
-        # Training candidates are stored fastest first (encoding.collapse_duplicates).
-        num_fast = max(1, int(total * self._config.fast_quantile))
-        fast = random.choice(num_fast, min(num_fast, round(count * self._config.fast_share)), replace=False)
-        others = np.setdiff1d(random.choice(total, count, replace=False), fast)
-        return random.permutation(np.concatenate([fast, random.permutation(others)])[:count])
-
-    def draw(self, position: int) -> tuple[bytes, np.ndarray, np.ndarray, np.ndarray]:
-        """(record, codes [config nodes, k], costs [k], mask [k]) of the graph at a position."""
-        number = self.graph_at(position)
-        candidates = self.candidates_at(position, number)
-        fetched = _fetch(self._split, number, self._kind, candidates, self._config.candidates_per_graph)
-        return self._split.read_record(number), *fetched
-
-
-def _fetch(
-    split: RankingSplit, number: int, kind: str, candidates: np.ndarray, width: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(codes [config nodes, width], costs [width], mask [width]) of the candidates; padding is candidate 0, masked."""
-    mask = np.arange(width) < len(candidates)
-    padded = np.zeros(width, np.int64)
-    padded[: len(candidates)] = candidates
-    return split.read_codes(number, padded).T.astype(np.int32), costs_of(split, number, kind, padded), mask
 
 
 def make_training_dataset(
@@ -123,8 +59,8 @@ def make_training_dataset(
     shard: Shard = _WHOLE,
     num_parallel_calls: int = tf.data.AUTOTUNE,
 ) -> tf.data.Dataset:
-    """Endless batches of merged graphs, from step `start_step` on, one element per replica of this worker."""
-    sampler = CandidateSampler(collection.split("train"), collection.manifest.kind, config, seed)
+    """An endless dataset of merged batches from step `start_step` on, one element per replica of this worker."""
+    sampler = CandidateSampler(collection.split("train"), config, seed)
     per_step = shard.num_workers * shard.num_replicas * config.graphs_per_batch
 
     def positions() -> tf.data.Dataset:
@@ -148,7 +84,7 @@ def make_training_dataset(
 
 
 def batch_budget(collection: RankingDataset, config: DataConfig) -> tfgnn.SizeConstraints | None:
-    """Static sizes that any batch fits into: G times the largest train graph, and one node more for padding edges."""
+    """Static sizes that every batch fits into: G times the largest train graph, plus one node for padding edges."""
     if not config.static_shapes:
         return None
     sizes = {name: entry["max"] for name, entry in collection.manifest.splits["train"].sizes.items()}
@@ -169,7 +105,7 @@ def batch_budget(collection: RankingDataset, config: DataConfig) -> tfgnn.SizeCo
 
 def _draw_graph(sampler: CandidateSampler, kind: str, width: int, position: tf.Tensor) -> tfgnn.GraphTensor:
     record, codes, costs, mask = tf.numpy_function(
-        lambda place: sampler.draw(int(place)), [position], (tf.string, tf.int32, tf.int64, tf.bool), stateful=False
+        lambda index: sampler.draw(int(index)), [position], (tf.string, tf.int32, tf.int64, tf.bool), stateful=False
     )
     record.set_shape([])
     codes.set_shape([None, width])
@@ -186,7 +122,7 @@ def graph_spec(kind: str) -> tfgnn.GraphTensorSpec:
 def parse_graph(kind: str, record: tf.Tensor, codes: tf.Tensor, costs: tf.Tensor, mask: tf.Tensor) -> tfgnn.GraphTensor:
     """The stored graph with its drawn candidates as features, a GraphTensor of one component."""
     return tfgnn.parse_single_example(graph_spec(kind), record).replace_features(
-        context={"costs": costs[None], "candidate_mask": mask[None]},  # no name: a TPU takes no strings
+        context={"costs": costs[None], "candidate_mask": mask[None]},  # without the name: a TPU takes no strings
         node_sets={"nconfig": {"codes": codes}},
     )
 
@@ -200,7 +136,7 @@ def _batch(graphs: tf.data.Dataset, graphs_per_batch: int, budget: tfgnn.SizeCon
 
 
 def _merge(graph: tfgnn.GraphTensor) -> tfgnn.GraphTensor:
-    """One graph of many components; codes, local to each graph until now, are shifted to the merged config values."""
+    """One graph of many components; the codes of each graph are shifted to its part of the merged config values."""
     merged = graph.merge_batch_to_components()
     starts = tf.cumsum(merged.node_sets["config_value"].sizes, exclusive=True)
     nconfigs = merged.node_sets["nconfig"]
@@ -209,7 +145,7 @@ def _merge(graph: tfgnn.GraphTensor) -> tfgnn.GraphTensor:
 
 
 def pad_batch(graph: tfgnn.GraphTensor, budget: tfgnn.SizeConstraints) -> tfgnn.GraphTensor:
-    """Pads to static sizes: padding candidates are masked, padding config nodes point at the padding config value."""
+    """The batch padded to static sizes: padding candidates are masked, padding codes are the padding config value."""
     num_config_values = tf.reduce_sum(graph.node_sets["config_value"].sizes)
     num_config_nodes = tf.reduce_sum(graph.node_sets["nconfig"].sizes)
     padded, _ = tfgnn.pad_to_total_sizes(graph, budget)
@@ -222,7 +158,7 @@ def pad_batch(graph: tfgnn.GraphTensor, budget: tfgnn.SizeConstraints) -> tfgnn.
 
 @dataclass(frozen=True)
 class CandidateBlock:
-    """Candidates of one graph, as stored: places start to stop among those asked for; padding at the end is masked."""
+    """Stored candidates of one graph: start..stop-1 of those that were requested; padding at the end is masked."""
 
     kind: str
     record: bytes
@@ -234,22 +170,22 @@ class CandidateBlock:
 
     @property
     def fields(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """What `parse_graph` takes besides the kind."""
+        """The arguments of `parse_graph` after the kind."""
         return tuple(tf.constant(each) for each in (self.record, self.codes, self.costs, self.mask))
 
     @property
     def graph(self) -> tfgnn.GraphTensor:
-        """As a GraphTensor of one component. Parsing takes 30 ms here, a fraction of one within a tf.function."""
+        """The block as a GraphTensor of one component; this takes 30 ms, less than 1 ms within a tf.function."""
         return parse_graph(self.kind, *self.fields)
 
 
 def iterate_blocks(
     collection: RankingDataset, split: RankingSplit, number: int, block: int, candidates: np.ndarray | None = None
 ) -> Iterator[CandidateBlock]:
-    """All candidates of a graph (or the [c'] named ones), `block` at a time."""
+    """Yields all candidates of a graph, or those with the given numbers [c'], `block` at a time."""
     kind, record = collection.manifest.kind, split.read_record(number)
     if candidates is None:
         candidates = np.arange(split.graphs[number].num_candidates)
     for start in range(0, len(candidates), block):
         chosen = candidates[start : start + block]
-        yield CandidateBlock(kind, record, *_fetch(split, number, kind, chosen, block), start, start + len(chosen))
+        yield CandidateBlock(kind, record, *fetch_candidates(split, number, chosen, block), start, start + len(chosen))

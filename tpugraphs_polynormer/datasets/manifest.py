@@ -1,4 +1,4 @@
-"""manifest.json: what a preprocessed collection holds. Its presence is what makes a dataset finished."""
+"""manifest.json: the content of a preprocessed collection. A dataset without it is unfinished."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DatasetError(UserError):
 
 @dataclass(frozen=True)
 class GraphEntry:
-    """Where one graph is in its shard: offsets in bytes; reader.py says what begins at `codes_offset`."""
+    """Where one graph is in its shard: offsets in bytes; split_files.py describes the bytes at `codes_offset`."""
 
     name: str
     source_sha256: str
@@ -41,7 +41,7 @@ class GraphEntry:
     num_config_values: int
     num_candidates: int
     num_source_candidates: int  # before duplicates were collapsed
-    noise: float | None  # of its measurements, see noise.py; None where the archive does not tell
+    noise: float | None  # of its measurements, see noise.py; None if it cannot be estimated
 
     @property
     def sizes(self) -> tuple[int, int, int, int, int]:
@@ -86,15 +86,15 @@ class Manifest:
     format_version: int
     collection: str
     kind: str
-    options: dict[str, Any]  # of the preprocessing: what a rerun must agree with
+    options: dict[str, Any]  # of the preprocessing; shards of other options are not reused
     splits: dict[str, SplitEntry]
-    statistics: FeatureStatistics | None  # of the train split; None where it has no graphs
+    statistics: FeatureStatistics | None  # of the train split; None if it has no graphs
     num_rejected: int
     excluded: dict[str, tuple[str, ...]]  # split -> names of the graphs that the user left out, sorted
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a dataclass as JSON, whole or not at all."""
+    """Writes a dataclass as JSON; a killed writer leaves no partial file."""
     write_text(path, json.dumps(dataclasses.asdict(value), indent=1) + "\n")
 
 
@@ -118,7 +118,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _check_values(manifest: Manifest, path: Path) -> None:
-    """Types are right by now; what would be read wrongly all the same is refused here."""
+    """Raises DatasetError if fields of the right types contradict each other."""
     if manifest.collection not in COLLECTIONS:
         raise DatasetError(f"{path}.collection: found {manifest.collection!r:.80}, expected one of {list(COLLECTIONS)}")
     expected: dict[str, tuple[Any, Any]] = {"kind": (manifest.kind, COLLECTIONS[manifest.collection].kind)}
@@ -141,7 +141,7 @@ def _check_values(manifest: Manifest, path: Path) -> None:
 
 
 def parse_record(kind: type[T], content: Any, where: str) -> T:
-    """The dataclass of that JSON; a missing, foreign or ill-typed field is named."""
+    """The nested dataclass of parsed JSON; raises DatasetError that names a missing, unknown or ill-typed field."""
     try:
         return parse_dataclass(kind, content, lambda name: where)
     except ParseError as fault:

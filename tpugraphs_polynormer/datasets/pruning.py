@@ -1,4 +1,4 @@
-"""Large graphs cut down to the neighbourhood of their config nodes."""
+"""Prunes large graphs to the neighbourhood of their config nodes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tpugraphs_polynormer.archives.npz import LayoutArchive, ProgramGraph
 def keep_neighbourhood(archive: ProgramGraph, max_nodes: int, num_hops: int) -> np.ndarray:
     """The ascending positions of the nodes to keep of a graph with more than `max_nodes` (0: keep all).
 
-    Kept are the config nodes and what lies within h hops of them, h the largest number up to `num_hops` for
-    which that is at most `max_nodes` nodes; the config nodes themselves are always kept.
+    These are the nodes within h hops of a config node; h is the largest number up to `num_hops` for which there are at
+    most `max_nodes` of them. The config nodes are always kept.
     """
     num_nodes = len(archive.node_feat)
     if (
@@ -28,7 +28,7 @@ def keep_neighbourhood(archive: ProgramGraph, max_nodes: int, num_hops: int) -> 
 
 
 def count_hops(edge_index: np.ndarray, starts: np.ndarray, num_nodes: int, most: int) -> np.ndarray:
-    """[num_nodes] distance to the nearest start, edges taken both ways; most + 1 where it is farther."""
+    """int64 [num_nodes]: distance to the nearest start, with edges in both directions; most + 1 if it is farther."""
     hops = np.full(num_nodes, most + 1, np.int64)
     hops[starts] = 0
     both = np.concatenate([edge_index, edge_index[:, ::-1]])

@@ -1,20 +1,15 @@
-"""A preprocessed collection on disk: shards written once, then any graph and any of its candidates read alone.
-
-`<shard>.tfrecord` holds the GraphTensors. `<shard>.candidates` holds, per graph at its `codes_offset`, one after the
-other: codes [c, num_config_nodes], then (from the next multiple of 8 bytes) runtimes [c] int64, normalizers [c] int64,
-rows [c] int32 and counts [c] int32 (see encoding.Candidates). Fixed widths: a candidate is found by its number.
-"""
+"""A preprocessed collection on disk, for any framework: graphs and candidates as numpy arrays, without TensorFlow."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from tpugraphs_polynormer.archives.noise import typical_noise
-from tpugraphs_polynormer.datasets.encoding import Candidates
+from tpugraphs_polynormer.catalog import NUM_NODE_FEATURES
+from tpugraphs_polynormer.datasets.encoding import CONFIG_VALUE_DIMS
 from tpugraphs_polynormer.datasets.manifest import (
     MANIFEST_NAME,
     DatasetError,
@@ -23,132 +18,150 @@ from tpugraphs_polynormer.datasets.manifest import (
     ShardEntry,
     read_manifest,
 )
-from tpugraphs_polynormer.datasets.records import RECORD_FRAMING, RECORD_HEADER
+from tpugraphs_polynormer.datasets.records import RECORD_FRAMING, parse_example
+from tpugraphs_polynormer.datasets.split_files import (
+    CANDIDATE_SUFFIX,
+    CODE_TYPES,
+    RECORD_SUFFIX,
+    SplitFiles,
+    candidate_bytes,
+    shard_checksums,
+)
+from tpugraphs_polynormer.datasets.targets import read_costs
 from tpugraphs_polynormer.files import hash_file
 
-RECORD_SUFFIX, CANDIDATE_SUFFIX = ".tfrecord", ".candidates"
-_CODE_TYPES = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
-# What follows a graph's codes, in this order.
-_COLUMNS = {
-    "runtimes": np.dtype("<i8"),
-    "normalizers": np.dtype("<i8"),
-    "rows": np.dtype("<i4"),
-    "counts": np.dtype("<i4"),
-}
+
+def open_dataset(folder: Path | str) -> RankingDataset:
+    """The dataset in a folder that `tpugraphs preprocess` wrote for one collection.
+
+    Example, on a layout collection with 8 train graphs:
+
+    >>> dataset = open_dataset("datasets/layout/xla/random")
+    >>> train = dataset.split("train")
+    >>> len(train)
+    8
+    >>> graph = train[1]
+    >>> graph.name, graph.features.shape, graph.num_candidates
+    ('graph1', (13, 140), 9)
+    >>> drawn = graph.draw(4, seed=0)
+    >>> drawn.config_values.shape  # the layouts of 4 candidates at 3 config nodes
+    (4, 3, 18)
+    >>> drawn.costs.shape, drawn.costs.dtype  # nanoseconds
+    ((4,), dtype('int64'))
+
+    Raises:
+      DatasetError: the folder holds no finished dataset, or its files do not agree with the manifest.
+    """
+    return RankingDataset(folder)
 
 
-def write_candidates(stream, candidates: Candidates) -> None:
-    """Appends one graph's candidates to an open shard file."""
-    codes = np.ascontiguousarray(candidates.codes)
-    stream.write(codes.data.cast("B") if codes.size else b"")
-    stream.write(bytes(-codes.nbytes % 8))
-    for name, dtype in _COLUMNS.items():
-        stream.write(getattr(candidates, name).astype(dtype).tobytes())
+@dataclass(frozen=True)
+class CandidateDraw:
+    """Candidates of one graph, decoded.
+
+    Attributes:
+      numbers: int64 [k], the candidates' numbers in the graph.
+      rows: int32 [k], their (first) rows in the npz archive.
+      codes: unsigned [k, s], for each of the s config nodes the row of its value in `RankingGraph.config_values`.
+      config_values: float32 [k, s, 18] layouts, or [k, 3, 8] kernel, output and input bounds of tiles.
+      costs: [k], lower is faster: int64 nanoseconds of layouts, float64 runtime over the default's runtime of tiles.
+        All are 0 where runtimes are hidden.
+    """
+
+    numbers: np.ndarray
+    rows: np.ndarray
+    codes: np.ndarray
+    config_values: np.ndarray
+    costs: np.ndarray
 
 
-def candidate_bytes(entry: GraphEntry) -> int:
-    """How many bytes `write_candidates` takes for a graph."""
-    row = sum(dtype.itemsize for dtype in _COLUMNS.values())
-    return _codes_bytes(entry) + entry.num_candidates * row
+@dataclass(frozen=True)
+class RankingGraph:
+    """One graph of a dataset as numpy arrays, and access to its candidates.
+
+    Attributes:
+      name: the archive's file name without `.npz`.
+      features: float32 [n, 140], the raw node features.
+      opcodes: int64 [n].
+      node_ids: int64 [n], the node's row in the archive; 0..n-1 unless the graph was pruned.
+      edge_index: int64 [m, 2], rows (consumer, producer), sorted. `edge_index[:, ::-1].T` has PyTorch Geometric's form,
+        (source, target) in two rows.
+      nconfig_ops: int64 [s], the node that each config node of a layout graph belongs to; empty for tiles.
+      config_values: float32 [v, 18], or [v, 8] for tiles: the distinct values that the config nodes take.
+      num_candidates: the number of its candidates.
+    """
+
+    name: str
+    features: np.ndarray
+    opcodes: np.ndarray
+    node_ids: np.ndarray
+    edge_index: np.ndarray
+    nconfig_ops: np.ndarray
+    config_values: np.ndarray
+    num_candidates: int
+    _files: SplitFiles
+    _number: int
+
+    def draw(self, k: int, seed: int) -> CandidateDraw:
+        """Up to k distinct candidates, drawn uniformly, in random order; the same seed gives the same ones."""
+        if k < 1:
+            raise DatasetError(f"{self.name}: cannot draw {k} candidates, expected at least 1")
+        random = np.random.default_rng((seed, self._number))
+        return self.read_candidates(random.choice(self.num_candidates, min(k, self.num_candidates), replace=False))
+
+    def read_candidates(self, numbers: np.ndarray) -> CandidateDraw:
+        """The candidates with these numbers [k]; reads nothing else of the file."""
+        numbers = np.asarray(numbers, np.int64)
+        codes = self._files.read_codes(self._number, numbers)
+        return CandidateDraw(
+            numbers=numbers,
+            rows=self._files.read_column(self._number, "rows", numbers),
+            codes=codes,
+            config_values=self.config_values[codes],
+            costs=self.read_costs(numbers),
+        )
+
+    def read_costs(self, numbers: np.ndarray | None = None) -> np.ndarray:
+        """[c]: the costs of all candidates, or of the numbered ones [k]; see `CandidateDraw.costs`."""
+        return read_costs(self._files, self._number, numbers)
 
 
-def _codes_bytes(entry: GraphEntry) -> int:
-    size = entry.num_candidates * entry.num_config_nodes * entry.code_bytes
-    return size + -size % 8
+class RankingSplit(SplitFiles):
+    """One split of a collection: a sequence of graphs, which are read when they are indexed."""
 
-
-class RankingSplit:
-    """One split of a collection, opened: graphs by number 0..len-1, in the order of the manifest."""
-
-    def __init__(self, folder: Path, shards: Sequence[ShardEntry], typical_noise: float) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, kind: str, shards: tuple[ShardEntry, ...], typical_noise: float) -> None:
+        super().__init__(folder, kind, shards)
         self._typical_noise = typical_noise
-        self.graphs: list[GraphEntry] = []
-        self._shards: list[ShardEntry] = []
-        self._files: dict[str, int] = {}
-        for shard in shards:
-            self.graphs += shard.graphs
-            self._shards += [shard] * len(shard.graphs)
 
     def __len__(self) -> int:
         return len(self.graphs)
 
+    def __getitem__(self, number: int) -> RankingGraph:
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"graph {number} of a split of {len(self)} graphs")
+        number %= len(self)
+        parsed = parse_example(self.read_record(number))
+        return RankingGraph(
+            name=parsed["context/name"],
+            features=parsed["nodes/op.features"].reshape(-1, NUM_NODE_FEATURES),
+            opcodes=parsed["nodes/op.opcode"],
+            node_ids=parsed["nodes/op.node_id"],
+            edge_index=np.stack([parsed["edges/feed.#target"], parsed["edges/feed.#source"]], axis=1),
+            nconfig_ops=parsed.get("edges/config.#target", np.zeros(0, np.int64)),
+            config_values=parsed["nodes/config_value.values"].reshape(-1, CONFIG_VALUE_DIMS[self.kind]),
+            num_candidates=self.graphs[number].num_candidates,
+            _files=self,
+            _number=number,
+        )
+
     def noise(self, number: int) -> float:
-        """The graph's measurement noise (see noise.py); that of the collection where it is not known."""
+        """The measurement noise of a graph (see noise.py), or the collection's typical noise if it is unknown."""
         noise = self.graphs[number].noise
         return self._typical_noise if noise is None else noise
 
-    def read_record(self, number: int) -> bytes:
-        """The graph's serialized GraphTensor."""
-        entry = self.graphs[number]
-        offset = entry.record_offset + RECORD_HEADER
-        return self._read(number, RECORD_SUFFIX, [(offset, entry.record_length)])[0]
-
-    def read_codes(self, number: int, candidates: np.ndarray) -> np.ndarray:
-        """[k] candidate numbers -> their codes [k, num_config_nodes]; reads only these, whatever the graph holds."""
-        entry = self.graphs[number]
-        self._check_candidates(entry, candidates)
-        width = entry.num_config_nodes * entry.code_bytes
-        spans = [(entry.codes_offset + int(candidate) * width, width) for candidate in candidates]
-        data = b"".join(self._read(number, CANDIDATE_SUFFIX, spans))
-        return np.frombuffer(data, _CODE_TYPES[entry.code_bytes]).reshape(len(candidates), entry.num_config_nodes)
-
-    def read_column(self, number: int, name: str, candidates: np.ndarray | None = None) -> np.ndarray:
-        """ "runtimes", "normalizers", "rows" or "counts" of all candidates [c], or of the [k] named ones alone."""
-        entry = self.graphs[number]
-        offset = entry.codes_offset + _codes_bytes(entry)
-        for column, dtype in _COLUMNS.items():
-            if column == name:
-                break
-            offset += entry.num_candidates * dtype.itemsize
-        spans = [(offset, entry.num_candidates * dtype.itemsize)]
-        if candidates is not None:
-            self._check_candidates(entry, candidates)
-            spans = [(offset + int(candidate) * dtype.itemsize, dtype.itemsize) for candidate in candidates]
-        return np.frombuffer(b"".join(self._read(number, CANDIDATE_SUFFIX, spans)), dtype)
-
-    def read_block(self, number: int, start: int, stop: int) -> np.ndarray:
-        """The codes of candidates start..stop-1: [stop - start, num_config_nodes]."""
-        entry = self.graphs[number]
-        width = entry.num_config_nodes * entry.code_bytes
-        data = self._read(number, CANDIDATE_SUFFIX, [(entry.codes_offset + start * width, (stop - start) * width)])[0]
-        return np.frombuffer(data, _CODE_TYPES[entry.code_bytes]).reshape(stop - start, entry.num_config_nodes)
-
-    @staticmethod
-    def _check_candidates(entry: GraphEntry, candidates: np.ndarray) -> None:
-        if len(candidates) and not 0 <= np.min(candidates) <= np.max(candidates) < entry.num_candidates:
-            found = f"candidates {np.min(candidates)}..{np.max(candidates)}"
-            raise DatasetError(f"{entry.name}: found {found}, expected numbers in 0..{entry.num_candidates - 1}")
-
-    def _read(self, number: int, suffix: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        name = self._shards[number].name + suffix
-        file = self._open(name)
-        found = [os.pread(file, size, offset) for offset, size in spans]
-        if any(len(data) != size for data, (_, size) in zip(found, spans, strict=True)):
-            raise DatasetError(f"{self._folder / name}: ends early; preprocess again")
-        return found
-
-    def _open(self, name: str) -> int:
-        if name not in self._files:
-            try:
-                opened = os.open(self._folder / name, os.O_RDONLY)
-            except OSError as fault:
-                raise DatasetError(f"{self._folder / name}: {fault.strerror}; preprocess again") from None
-            if self._files.setdefault(name, opened) != opened:
-                os.close(opened)  # another thread of the input pipeline was faster
-        return self._files[name]
-
-    def close(self) -> None:
-        """Closes the files; a later read opens them again."""
-        while self._files:
-            os.close(self._files.popitem()[1])
-
-    def __getstate__(self) -> dict:
-        return self.__dict__ | {"_files": {}}  # descriptors mean nothing in another process
-
 
 class RankingDataset:
-    """A preprocessed collection: `manifest`, and its splits opened on demand."""
+    """A preprocessed collection: its `manifest`, and its splits."""
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
@@ -159,14 +172,14 @@ class RankingDataset:
         self._typical_noise = typical_noise(graph.noise for shard in shards for graph in shard.graphs)
 
     def split(self, name: str) -> RankingSplit:
-        """Opens "train", "valid" or "test"."""
+        """The split "train", "valid" or "test", opened."""
         if name not in self.manifest.splits:
             found = ", ".join(self.manifest.splits)
             raise DatasetError(f"{self.folder}: no split {name!r}, found {found}; preprocess it too")
-        return RankingSplit(self.folder, self.manifest.splits[name].shards, self._typical_noise)
+        return RankingSplit(self.folder, self.manifest.kind, self.manifest.splits[name].shards, self._typical_noise)
 
     def verify(self) -> None:
-        """Reads every shard and compares its checksum; raises DatasetError that names the first bad file."""
+        """Reads every shard file and compares its checksum; raises DatasetError that names the first bad file."""
         for split in self.manifest.splits.values():
             for shard in split.shards:
                 for suffix, expected in shard_checksums(shard).items():
@@ -188,15 +201,10 @@ class RankingDataset:
     def _check_spans(self, shard: ShardEntry, graph: GraphEntry) -> None:
         spans = {
             "record_offset": (graph.record_offset, graph.record_length + RECORD_FRAMING, shard.record_bytes),
-            "code_bytes": (graph.code_bytes, 0, max(_CODE_TYPES) if graph.code_bytes in _CODE_TYPES else 0),
+            "code_bytes": (graph.code_bytes, 0, max(CODE_TYPES) if graph.code_bytes in CODE_TYPES else 0),
             "codes_offset": (graph.codes_offset, candidate_bytes(graph), shard.candidate_bytes),
         }
         for field, (start, size, end) in spans.items():
             if min(start, size, *graph.sizes) < 0 or start + size > end:
                 where = f"{self.folder / MANIFEST_NAME}: {shard.name}: {graph.name}.{field}"
                 raise DatasetError(f"{where}: {start} and {size} bytes on do not fit in {end} bytes; preprocess again")
-
-
-def shard_checksums(shard: ShardEntry) -> dict[str, str]:
-    """Suffix of each shard file -> its sha256."""
-    return {RECORD_SUFFIX: shard.record_sha256, CANDIDATE_SUFFIX: shard.candidate_sha256}

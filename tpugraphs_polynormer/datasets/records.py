@@ -1,7 +1,7 @@
 """Graphs as records: the tf.Example that plain tfgnn code parses, and the TFRecord frame around it.
 
-Both are written without TensorFlow, to the same bytes: importing it takes each worker of the preprocessing seconds and
-half a gigabyte.
+Both are written and read without TensorFlow, whose import takes each worker of the preprocessing seconds and half a
+gigabyte. The bytes are those that TensorFlow writes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from google.protobuf.message import Message
 from tpugraphs_polynormer.archives.npz import LayoutArchive, ProgramGraph
 from tpugraphs_polynormer.hlo.messages import build_messages
 
-RECORD_HEADER = 12  # bytes before a record: its length and the checksum of that
-RECORD_FRAMING = 16  # the same, and the checksum behind the record
+_HEADER = 12  # bytes before a record: its length and the checksum of the length
+RECORD_FRAMING = 16  # bytes around a record: the header, and the checksum after the record
 
-# tensorflow/core/example/example.proto on the wire. A map is a list of entries; packed floats are their own bytes.
+# tensorflow/core/example/example.proto on the wire: a map is a list of entries, packed floats are raw bytes.
 _MESSAGES = build_messages(
     "tpugraphs_polynormer.records",
     {
@@ -84,12 +84,36 @@ def _feature(value: str | list[int] | np.ndarray) -> Message:
     return _MESSAGES["Feature"](float_list=_MESSAGES["FloatList"](value=data or None))
 
 
+def parse_example(record: bytes) -> dict[str, str | np.ndarray]:
+    """{name: a string, or a flat int64 or float32 array} of a tf.Example: the inverse of `serialize_example`."""
+    entries = _MESSAGES["Example"].FromString(record).features.feature
+    return {entry.key.decode(): _parse_feature(entry.value) for entry in entries}
+
+
+def _parse_feature(feature: Message) -> str | np.ndarray:
+    if feature.HasField("bytes_list"):
+        return feature.bytes_list.value[0].decode()
+    if feature.HasField("float_list"):
+        return np.frombuffer(feature.float_list.value, "<f4").copy()  # a copy can be written to
+    return np.array(feature.int64_list.value, np.int64)
+
+
 def write_record(stream: IO[bytes], record: bytes) -> None:
     """Appends one record to an open TFRecord file."""
     length = struct.pack("<Q", len(record))
     stream.write(length + _masked_crc(length))
     stream.write(record)
     stream.write(_masked_crc(record))
+
+
+def unframe_record(data: bytes) -> bytes:
+    """The record in its TFRecord frame; raises ValueError that says which checksum is wrong."""
+    length, record = data[:8], data[_HEADER:-4]
+    if data[8:_HEADER] != _masked_crc(length) or length != struct.pack("<Q", len(record)):
+        raise ValueError("the length or its checksum is wrong")
+    if data[-4:] != _masked_crc(record):
+        raise ValueError("its checksum is wrong")
+    return record
 
 
 def _masked_crc(data: bytes) -> bytes:

@@ -1,6 +1,6 @@
-"""schema.pbtxt: the GraphTensors that a dataset's records hold, as plain text, so that writing it needs no TensorFlow.
+"""schema.pbtxt: the schema of the GraphTensors in a dataset's records, as text that needs no TensorFlow.
 
-Node sets: "op" (the HLO instructions), "nconfig" (the config nodes: what a candidate decides), "config_value" (the
+Node sets: "op" (the HLO instructions), "nconfig" (the config nodes, which a candidate decides), "config_value" (the
 distinct values that they take). Edge sets: "feed" (op -> op), "config" (config node -> op; layout only). Context: the
 graph's name. "feed" runs from producer to consumer; the set of that name in the official loader runs the other way.
 """
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tpugraphs_polynormer.catalog import NUM_LAYOUT_FEATURES, NUM_NODE_FEATURES, NUM_TILE_FEATURES
-from tpugraphs_polynormer.datasets.encoding import NUM_TILE_BOUNDS
+from tpugraphs_polynormer.catalog import NUM_NODE_FEATURES
+from tpugraphs_polynormer.datasets.encoding import CONFIG_VALUE_DIMS
 from tpugraphs_polynormer.files import write_text
 
 SCHEMA_NAME = "schema.pbtxt"
@@ -54,10 +54,8 @@ edge_sets {
 
 def schema_text(kind: str) -> str:
     """The GraphSchema of a "layout" or "tile" dataset in protobuf's text format."""
-    is_layout = kind == "layout"
-    config_value_dim = NUM_LAYOUT_FEATURES if is_layout else NUM_TILE_FEATURES // NUM_TILE_BOUNDS
-    text = _SCHEMA.format(num_features=NUM_NODE_FEATURES, config_value_dim=config_value_dim)
-    return text + _LAYOUT_EDGES if is_layout else text
+    text = _SCHEMA.format(num_features=NUM_NODE_FEATURES, config_value_dim=CONFIG_VALUE_DIMS[kind])
+    return text + _LAYOUT_EDGES if kind == "layout" else text
 
 
 def write_schema(folder: Path, kind: str) -> None:

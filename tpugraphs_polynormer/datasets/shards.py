@@ -1,4 +1,4 @@
-"""Writing one shard: archives in, a pair of shard files and their description out; done once, reused when whole."""
+"""Writes one shard: the pair of files of some archives, and a description. An intact earlier shard is reused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ import numpy as np
 
 from tpugraphs_polynormer.archives.featurize import featurize_file
 from tpugraphs_polynormer.archives.noise import group_equal, measure_noise
-from tpugraphs_polynormer.archives.npz import ArchiveError, LayoutArchive, TileArchive, iterate_layouts, read_archive
+from tpugraphs_polynormer.archives.npz import (
+    ArchiveError,
+    LayoutArchive,
+    TileArchive,
+    iterate_layouts,
+    read_archive,
+    relative_costs,
+)
 from tpugraphs_polynormer.archives.writer import write_archive
 from tpugraphs_polynormer.datasets.encoding import Candidates, collapse_duplicates, encode_layouts, encode_tiles
 from tpugraphs_polynormer.datasets.manifest import (
@@ -30,14 +37,14 @@ from tpugraphs_polynormer.datasets.manifest import (
     parse_record,
 )
 from tpugraphs_polynormer.datasets.pruning import keep_neighbourhood
-from tpugraphs_polynormer.datasets.reader import (
+from tpugraphs_polynormer.datasets.records import RECORD_FRAMING, serialize_graph, write_record
+from tpugraphs_polynormer.datasets.split_files import (
     CANDIDATE_SUFFIX,
     RECORD_SUFFIX,
     candidate_bytes,
     shard_checksums,
     write_candidates,
 )
-from tpugraphs_polynormer.datasets.records import RECORD_FRAMING, serialize_graph, write_record
 from tpugraphs_polynormer.datasets.statistics import Moments, measure_moments, merge, summarize_sizes
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import hash_file
@@ -48,12 +55,12 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PreprocessOptions:
-    """What decides the bytes of a dataset, besides the archives."""
+    """The options that decide the bytes of a dataset, besides the archives."""
 
     max_nodes: int = 0  # prune larger graphs to the neighbourhood of their config nodes; 0: never
     num_hops: int = 3  # how far that neighbourhood reaches at most
     graphs_per_shard: int = 4
-    skip_bad: bool = False  # leave bad archives out and list them, instead of stopping
+    skip_bad: bool = False  # leave bad archives out and list them instead of stopping
 
     def __post_init__(self) -> None:
         for name, low in (("max_nodes", 0), ("num_hops", 0), ("graphs_per_shard", 1)):
@@ -61,13 +68,13 @@ class PreprocessOptions:
                 raise UserError(f"{name}: found {getattr(self, name)}, expected at least {low}")
 
     def recorded(self) -> dict[str, int]:
-        """What a dataset remembers: all but `skip_bad`, which shows in what was rejected."""
+        """The options that the manifest records: all but `skip_bad`."""
         return {name: value for name, value in dataclasses.asdict(self).items() if name != "skip_bad"}
 
 
 @dataclass(frozen=True)
 class ShardDescription:
-    """What one shard holds, and of which archives and options it was made."""
+    """The content of one shard, and the archives and options that it was made of."""
 
     format_version: int
     options: dict[str, Any]
@@ -80,16 +87,16 @@ class ShardDescription:
 def write_shard(
     folder: Path, name: str, sources: Mapping[str, Path], *, kind: str, is_train: bool, options: PreprocessOptions
 ) -> ShardDescription:
-    """Writes (or finds whole) the shard `name` of the archives {graph name: path}; raises ArchiveError on a bad one.
+    """The description of the shard `name` of the archives {graph name: path}, written unless it exists intact.
 
-    All archives are of one `kind`, "layout" or "tile".
+    All archives are of one `kind`, "layout" or "tile". Raises ArchiveError for a bad one.
     """
     checksums = {graph: hash_file(path) for graph, path in sources.items()}
     done = _find_whole(folder, name, checksums, options)
     if done:
         _logger.info("%s: already whole, reused", folder / name)
         return done
-    token = uuid.uuid4().hex  # a runner may try the same shard twice at once
+    token = uuid.uuid4().hex  # a runner may write the same shard twice at the same time
     staged = {suffix: folder / f".{name}{suffix}.{token}.tmp" for suffix in (RECORD_SUFFIX, CANDIDATE_SUFFIX)}
     try:
         description = _write_staged(staged, name, sources, checksums, kind, is_train, options)
@@ -98,7 +105,7 @@ def write_shard(
     finally:
         for path in staged.values():
             path.unlink(missing_ok=True)
-    # Last: a description says that the two files it describes are in place.
+    # The description is written last: its presence means that the two files are complete.
     path = folder / f".{name}{DESCRIPTION_SUFFIX}.{token}.tmp"
     content = dataclasses.asdict(description)
     path.write_text(json.dumps({"sha256": _hash_json(content), "description": content}))
@@ -107,7 +114,7 @@ def write_shard(
 
 
 def read_description(folder: Path, name: str) -> ShardDescription:
-    """The description beside a shard, its own checksum verified."""
+    """The description of a shard, its checksum verified."""
     path = folder / (name + DESCRIPTION_SUFFIX)
     try:
         content = json.loads(path.read_text())
@@ -123,7 +130,7 @@ def _hash_json(content: Any) -> str:
 
 
 def moments_of(description: ShardDescription) -> Moments | None:
-    """The description's moments as arrays."""
+    """The moments of a description as arrays, or None."""
     if description.moments is None:
         return None
     content = dict(description.moments)
@@ -186,7 +193,7 @@ def _write_staged(
                 continue
             num_source = len(candidates.rows)
             groups = group_equal(candidates.codes)
-            noise = measure_noise(candidates.runtimes / candidates.normalizers, groups)
+            noise = measure_noise(relative_costs(candidates.runtimes, candidates.normalizers), groups)
             if is_train:
                 candidates = collapse_duplicates(candidates, groups)
             kept = keep_neighbourhood(archive, options.max_nodes, options.num_hops)
@@ -232,7 +239,7 @@ def _write_staged(
 
 
 def read_candidates(path: Path, kind: str) -> tuple[TileArchive | LayoutArchive, Candidates]:
-    """An archive of that kind and its candidates encoded; a layout's dense tensor is never held.
+    """An archive and its encoded candidates; the dense tensor of layouts is never in memory as a whole.
 
     A layout tuning protobuf (.pb) is featurized first, into an archive of the same name.
     """

@@ -1,4 +1,7 @@
-"""Statistics of the train split that features are scaled by, merged in the order of shard names."""
+"""Statistics of the train split, by which features are scaled.
+
+They are merged from the moments of graphs and shards in a fixed order, because sums of floats depend on the order.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ import numpy as np
 
 from tpugraphs_polynormer.catalog import NUM_NODE_FEATURES, NUM_OPCODES
 
-HEAVY_TAIL = 8.0  # a column that reaches past this is fed through the signed logarithm
+HEAVY_TAIL = 8.0  # a column with larger values goes through the signed logarithm
 QUANTILES = (0.5, 0.9, 0.99)
 SIZE_NAMES = ("nodes", "edges", "config_nodes", "config_values", "candidates")
 
 
 def signed_log(values: np.ndarray) -> np.ndarray:
-    """sign(x) log(1 + |x|), in float64: keeps order and sign, tames columns that reach 1e7."""
+    """sign(x) log(1 + |x|) in float64: keeps order and sign, and compresses columns that reach 1e7."""
     values = np.asarray(values, np.float64)
     return np.sign(values) * np.log1p(np.abs(values))
 
@@ -47,7 +50,7 @@ def measure_moments(node_feat: np.ndarray, node_opcode: np.ndarray) -> Moments:
 
 
 def merge(parts: Iterable[Moments]) -> Moments:
-    """The moments of all parts together (Chan's update). The order of the parts decides the last bit: sort first."""
+    """The moments of all parts together (Chan's update), which depend on the order of the parts in the last bits."""
     parts = iter(parts)
     total = next(parts)
     for part in parts:
@@ -66,20 +69,20 @@ def merge(parts: Iterable[Moments]) -> Moments:
 
 @dataclass(frozen=True)
 class FeatureStatistics:
-    """How to scale node features: log the heavy columns, subtract `mean`, divide by `std`; constants say nothing."""
+    """The scaling of node features: log heavy columns, subtract `mean`, divide by `std`; constant columns become 0."""
 
     num_nodes: int
     mean: tuple[float, ...]  # [140], after the signed logarithm where heavy
     std: tuple[float, ...]  # [140], 0 for constant columns
     minimum: tuple[float, ...]
     maximum: tuple[float, ...]
-    heavy: tuple[int, ...]  # columns that are fed through the signed logarithm
+    heavy: tuple[int, ...]  # columns that go through the signed logarithm
     constant: tuple[int, ...]  # columns with one value in all of train
     opcode_counts: tuple[int, ...]  # [121]
 
 
 def summarize_moments(moments: Moments) -> FeatureStatistics:
-    """Chooses the logged or the plain moments of each column."""
+    """The statistics of moments: of each column the logged or the plain ones."""
     heavy = np.maximum(-moments.minimum, moments.maximum) > HEAVY_TAIL
     columns = np.arange(NUM_NODE_FEATURES)
     chosen = heavy.astype(int)
@@ -98,7 +101,7 @@ def summarize_moments(moments: Moments) -> FeatureStatistics:
 
 
 def summarize_sizes(sizes: np.ndarray) -> dict[str, dict[str, int]]:
-    """[graphs, 5] sizes -> per name its maximum and quantiles, for padding budgets."""
+    """{size name: maximum and quantiles} of sizes [graphs, 5], for padding budgets."""
     if not len(sizes):
         return {name: {"max": 0} | {f"q{q:g}": 0 for q in QUANTILES} for name in SIZE_NAMES}
     quantiles = np.quantile(sizes, QUANTILES, axis=0, method="higher")

@@ -1,21 +1,22 @@
-"""What the compiler may choose per node: the layouts of a program's convolutions, dots and reshapes.
+"""The layouts that the compiler may choose for each convolution, dot and reshape of a program.
 
 A choice is 18 small integers: output, first operand ("input") and second operand ("kernel"), six dims each from the
-minor-most on, padded with -1; six -1 leave that tensor to the compiler. What the real archives (alexnet, unet) show:
+minor-most on, padded with -1; six -1 leave that tensor to the compiler. The real archives (alexnet, unet) show:
 
-* convolution: only the two minor-most dims per tensor, in either order: output and input {batch, feature}, kernel
-  {input feature, output feature}. All three are given: 8 choices. A weight-gradient convolution, whose batch and
-  feature play swapped parts, follows its own dimension numbers.
-* dot of matrices: both dims per tensor in either order, all three given: 8 choices; and a ninth, the default, that
-  gives the output alone and leaves both operands to the compiler. Larger dots never occur in the files at hand:
-  taking their two last dims is a guess.
+* convolution: only the two minor-most dims of each tensor, in either order: output and input {batch, feature}, kernel
+  {input feature, output feature}. All three are given: 8 choices. A weight-gradient convolution swaps the roles of
+  batch and feature; its own dimension numbers say so.
+* dot of matrices: both dims of each tensor in either order, all three given: 8 choices. A ninth choice, the default,
+  gives the output alone and leaves both operands to the compiler. The available files contain no larger dots; that
+  their last two dims are the ones to order is an assumption.
 * reshape: output and input in full, the kernel's six always -1. Both are permuted together so that the reshape stays
-  a bitcast: runs of dims with equal products move as one, and dims of size 1 go to the major end. Between a scalar
-  and a one-element tensor: everything left to the compiler (the default), or the one dim named.
+  a bitcast: runs of dims with equal products move as one, and dims of size 1 go to the major end. A reshape between a
+  scalar and a one-element tensor leaves everything to the compiler (the default) or names the one dim.
 
-The default of convolutions and dots is the order that wastes least when the minor dim is padded to 128 and the next to
-8, and the last dim minor where both waste the same; of reshapes, the last dim minor. So it is in the default run for 25
-of alexnet's 26 nodes and 60 of unet's 62. Nodes with equal opcode, default and choices always share one choice there.
+The default of convolutions and dots is the order with the least padding (the minor dim to 128, the next to 8), and the
+last dim minor if both orders need the same; the default of reshapes is the last dim minor. The default runs of the
+files agree for 25 of alexnet's 26 nodes and 60 of unet's 62. In these files, nodes with equal opcode, default and
+choices always share one choice.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from itertools import permutations, product
 
 import numpy as np
 
-from tpugraphs_polynormer.hlo.errors import HloError
+from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.module import Instruction, Module
 from tpugraphs_polynormer.hlo.opcodes import CONFIGURABLE_OPCODES, ELEMENTWISE_OPCODES
+from tpugraphs_polynormer.hlo.shapes import padded_elements
 
 MAX_RANK = 6
 NUM_LAYOUT_COLUMNS = 18
-_LANES, _SUBLANES = 128, 8
 Layout = tuple[int, ...]
 Choice = tuple[Layout, Layout, Layout]
 
-# Opcodes through which a tensor passes with its layout when operand and result have the same dimensions.
+# Opcodes whose result takes the layout of an operand with the same dimensions.
 _PASSING = ELEMENTWISE_OPCODES | {"all-reduce"}
 
 
@@ -46,8 +47,8 @@ _PASSING = ELEMENTWISE_OPCODES | {"all-reduce"}
 class Choices:
     """The choices of all nc config nodes of a program; a node's choice 0 is the compiler's default.
 
-    node_ids int64 [nc]: rows of the nodes, ascending (node_config_ids). table int8 [t, 18]: all choices, one node's
-    after another's. starts, counts int64 [nc]: node j owns table[starts[j] : starts[j] + counts[j]]. groups int64 [nc]:
+    node_ids int64 [nc]: rows of the nodes, ascending (node_config_ids). table int8 [t, 18]: the choices of all nodes,
+    concatenated. starts, counts int64 [nc]: node j owns table[starts[j] : starts[j] + counts[j]]. groups int64 [nc]:
     nodes with the same number have the same opcode and choices; real searches give them one common choice. links int64
     [l, 3]: (consumer j, operand 1 or 2, producer j): that operand of j is the producer's output, up to elementwise ops.
     """
@@ -61,11 +62,11 @@ class Choices:
 
 
 def enumerate_choices(module: Module, *, default: np.ndarray | None = None) -> Choices:
-    """Lists what the compiler may choose for every convolution, dot and reshape of a module.
+    """The choices of every convolution, dot and reshape of a module.
 
     Args:
       module: a whole program.
-      default: int [nc, 18], the compiler's default where it is known (the default run of a tuning file).
+      default: int [nc, 18], the compiler's default if it is known (from the default run of a tuning file).
     """
     instructions = [each for computation in module.computations for each in computation.instructions]
     by_id = {each.id: each for each in instructions}
@@ -88,12 +89,12 @@ def enumerate_choices(module: Module, *, default: np.ndarray | None = None) -> C
 
 
 def _node_table(instruction: Instruction, by_id: dict[int, Instruction]) -> np.ndarray:
-    """int8 [k, 18]: the choices of one node. Nodes alike share one array, however many they are."""
+    """int8 [k, 18]: the choices of one node; equal nodes share one array."""
     operands = [_operand(instruction, operand, by_id) for operand in instruction.operand_ids]
     expected = 1 if instruction.opcode == "reshape" else 2
     if len(operands) < expected:
         raise HloError(
-            f"{instruction.opcode} {instruction.name!r} has {len(operands)} operands, expected {expected}; dump it anew"
+            f"{instruction.opcode} {instruction.name!r}: {len(operands)} operands, expected {expected}; dump it again"
         )
     if instruction.opcode == "reshape":
         return _reshape_table(instruction.shape.dimensions, operands[0].shape.dimensions)
@@ -132,13 +133,13 @@ def _convolution_pairs(instruction: Instruction, shapes: Sequence[Layout]) -> li
 
 @lru_cache(maxsize=1024)
 def _product_table(options: tuple[tuple[Layout, ...], ...], *, output_alone: bool) -> np.ndarray:
-    """Every combination of the tensors' options; the default takes the first ones, or only the output's."""
+    """int8 [k, 18]: all combinations of the tensors' options; the default has the first ones, or only the output's."""
     default = (options[0][0], (), ()) if output_alone else tuple(each[0] for each in options)
     return _encode([default, *product(*options)])
 
 
 def _two_minor_dims(dims: Iterable[int], shape: Layout) -> tuple[Layout, ...]:
-    """Both orders of two dims, the default first; a tensor beyond what a candidate can hold stays the compiler's."""
+    """Both orders of two dims, the default first; a tensor of too high a rank is left to the compiler."""
     high_first = tuple(sorted(dims, reverse=True))
     if any(dim >= MAX_RANK for dim in high_first):
         return ((),)
@@ -151,12 +152,11 @@ def _two_minor_dims(dims: Iterable[int], shape: Layout) -> tuple[Layout, ...]:
 
 
 def _padded_size(order: Layout, shape: Layout) -> int:
-    minor, second = (shape[dim] for dim in order)
-    return -(-minor // _LANES) * _LANES * (-(-second // _SUBLANES) * _SUBLANES)
+    return padded_elements([shape[dim] for dim in order], minor_to_major=(0, 1))
 
 
 def _reshape_table(output: Layout, operand: Layout) -> np.ndarray:
-    # Sizes beyond what a candidate can hold are not multiplied; unequal ones (padded, dynamic) are no bitcast.
+    # A candidate holds six dims at most; unequal numbers of elements (padded, dynamic) are no bitcast.
     fits = max(len(output), len(operand)) <= MAX_RANK and math.prod(output) == math.prod(operand)
     groups = _equal_product_groups(output, operand) if fits else ()
     return _permutation_table(groups, len(output), len(operand))
@@ -164,19 +164,19 @@ def _reshape_table(output: Layout, operand: Layout) -> np.ndarray:
 
 @lru_cache(maxsize=1024)
 def _permutation_table(groups: tuple[tuple[Layout, Layout], ...], output_rank: int, operand_rank: int) -> np.ndarray:
-    """The choices of a reshape: its groups of dims, (output's, operand's) from major to minor, in every order."""
+    """int8 [k, 18]: the choices of a reshape, every order of its groups of (output, operand) dims, major to minor."""
     nothing: Choice = ((), (), ())
     if max(output_rank, operand_rank) > MAX_RANK:
         return _encode([nothing])
     plain: Choice = (tuple(reversed(range(output_rank))), tuple(reversed(range(operand_rank))), ())
     if not output_rank or not operand_rank:
         return _encode([nothing, plain])
-    orders = list(permutations(reversed(groups)))[1:]  # the first is the default's
+    orders = list(permutations(reversed(groups)))[1:]  # the first is the default
     return _encode([plain, *((_join(order, 0, output_rank), _join(order, 1, operand_rank), ()) for order in orders)])
 
 
 def _equal_product_groups(output: Layout, operand: Layout) -> tuple[tuple[Layout, Layout], ...]:
-    """The finest cut of both shapes into runs of dims with equal products, from major to minor, sizes of 1 left out."""
+    """The finest partition of both shapes into runs of dims with equal products, major to minor, without sizes of 1."""
     shapes = (output, operand)
     sides = [[dim for dim, size in enumerate(shape) if size != 1] for shape in shapes]
     groups, start, index, sizes = [], [0, 0], [0, 0], [1, 1]
@@ -202,7 +202,7 @@ def _encode(choices: Sequence[Choice]) -> np.ndarray:
         [value for layout in choice for value in (*layout, *(-1,) * (MAX_RANK - len(layout)))] for choice in choices
     ]
     table = np.array(rows, dtype=np.int8)
-    table.setflags(write=False)  # it is shared
+    table.setflags(write=False)  # the caches share it
     return table
 
 
@@ -222,7 +222,7 @@ def _put_defaults_first(tables: list[np.ndarray], default: np.ndarray) -> list[n
 
 
 def _number_tables(tables: list[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
-    """The tables with distinct contents, and each node's number among them: thousands of nodes have few."""
+    """The distinct tables, and for each node the number of its table; thousands of nodes have few distinct ones."""
     distinct: dict[bytes, int] = {}
     kept: list[np.ndarray] = []
     number_of: dict[int, int] = {}
@@ -238,10 +238,10 @@ def _number_tables(tables: list[np.ndarray]) -> tuple[list[np.ndarray], np.ndarr
 
 
 def _links(instructions: Sequence[Instruction], rows: Sequence[int]) -> np.ndarray:
-    """int64 [l, 3]: which config node's output reaches which operand of which other one."""
+    """int64 [l, 3]: (consumer, operand number, producer) of config nodes, see `Choices.links`."""
     number = {row: j for j, row in enumerate(rows)}
     row_of = {each.id: row for row, each in enumerate(instructions)}
-    source: list[int] = []  # per instruction the configurable row that its value comes from, or -1
+    source: list[int] = []  # for each instruction the row of the config node that its value comes from, or -1
     links: list[tuple[int, int, int]] = []
     for row, instruction in enumerate(instructions):
         operands = [row_of[each] for each in instruction.operand_ids if each in row_of and row_of[each] < row]

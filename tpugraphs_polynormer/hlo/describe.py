@@ -1,4 +1,4 @@
-"""Layout candidates in words: which node gets which layouts."""
+"""Layout candidates as text: the layouts of each config node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def describe_candidate(
       reference: int [nc, 18]; where given (the compiler's default), only the nodes that differ from it are described.
 
     Example line: `convolution.12 f32[32,54,54,64]: output {3,0} input {0,3} kernel {3,2}`; braces list the dims from
-    the minor-most on, and a tensor left to the compiler says so.
+    the minor-most on; a tensor that is left to the compiler is "compiler's choice".
     """
     instructions = [each for computation in module.computations for each in computation.instructions]
     return [
@@ -34,7 +34,7 @@ def describe_candidate(
 
 
 def describe_layouts(opcode: str, row: np.ndarray) -> str:
-    """The 18 integers of one node in words; a reshape has no kernel."""
+    """The 18 integers of one node as text; a reshape has no kernel."""
     tensors = np.asarray(row).reshape(3, 6)[: 2 if opcode == "reshape" else 3]
     return " ".join(f"{name} {_layout(dims)}" for name, dims in zip(_TENSORS, tensors, strict=False))
 

@@ -1,4 +1,4 @@
-"""Node features, opcodes, edges and splits of an HLO module, bit for bit as the official TpuGraphs tool makes them."""
+"""Node features, opcodes, edges and splits of an HLO module, equal to those of the official tool bit for bit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tpugraphs_polynormer.hlo.errors import HloError
+from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.module import Instruction, Module
 from tpugraphs_polynormer.hlo.opcodes import opcode_id
 
@@ -68,18 +68,11 @@ COLUMNS: tuple[str, ...] = (
 )
 NUM_COLUMNS = len(COLUMNS)
 
-IS_ROOT = 0
 ELEMENT_TYPE = slice(2, 21)
 SHAPE_DIMENSIONS = slice(21, 27)
-SHAPE_SUM = 27
-SHAPE_PRODUCT = 28
-TUPLE_COUNT = 29
-PARAMETER_NUMBER = 30
 DIMENSIONS = slice(31, 37)
 WINDOW_SIZE = slice(37, 43)
 CONVOLUTION_DIMENSIONS = slice(93, 107)
-FEATURE_GROUP_COUNT = 107
-BATCH_GROUP_COUNT = 108
 MINOR_TO_MAJOR = slice(134, 140)
 
 _EMPTY_PRODUCTS = (28, 44, 52, 60, 68, 76, 84, 112, 116, 120, 124, 128, 132)
@@ -102,7 +95,7 @@ class ModuleArrays:
 
 
 def featurize_module(module: Module) -> ModuleArrays:
-    """Turns a module into the TpuGraphs arrays; HloError where its ids do not fit together."""
+    """The TpuGraphs arrays of a module; raises HloError if its ids are inconsistent."""
     positions = _position_of_each_id(module)
     return ModuleArrays(
         node_feat=_node_features(module),
@@ -127,7 +120,7 @@ def pad_lead(values: Sequence[int], count: int) -> list[int]:
 
 
 def wrap_int64(value: int) -> int:
-    """The value that int64 arithmetic would have left after overflowing."""
+    """The value that int64 arithmetic gives on overflow."""
     if -(1 << 63) <= value < 1 << 63:
         return value
     return ((value + (1 << 63)) & ((1 << 64) - 1)) - (1 << 63)
@@ -151,7 +144,7 @@ def _position_of_each_id(module: Module) -> dict[int, int]:
 
 
 def _node_features(module: Module) -> np.ndarray:
-    """float32 [n, 140], made in blocks of int64 rows: one cast at the end, for going through float64 rounds twice."""
+    """float32 [n, 140], cast once from int64, in blocks: a cast through float64 would round twice."""
     blocks = [np.zeros((0, NUM_COLUMNS), dtype=np.float32)]
     rows: list[list[int]] = []
     for computation in module.computations:
@@ -173,7 +166,7 @@ def _rows_to_float32(rows: list[list[int]], module: Module) -> np.ndarray:
 
 
 def _feature_row(instruction: Instruction, *, is_root: bool) -> list[int]:
-    """The 140 integers of one instruction; only the fields that it has are written over the template."""
+    """The 140 integers of one instruction: the template, overwritten by the fields that the instruction has."""
     row = _TEMPLATE.copy()
     shape = instruction.shape
     row[0] = int(is_root)

@@ -1,4 +1,4 @@
-"""From a JAX or TensorFlow function to an HLO module; both libraries are imported only when asked for."""
+"""HLO modules of JAX and TensorFlow functions; each library is imported only when its function is called."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tpugraphs_polynormer.hlo.errors import HloError
+from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.module import Module
 from tpugraphs_polynormer.hlo.prelayout import EXPORT_NAME, find_snapshot
 from tpugraphs_polynormer.hlo.protobuf import parse_module
@@ -19,13 +19,13 @@ _COMPILE_SECONDS = 1800
 
 
 def from_jax(function: Callable[..., Any], *args: Any, before_layout: bool = False) -> Module:
-    """Lowers a JAX function to HLO.
+    """The HLO module of a JAX function.
 
     Args:
       function: a plain or jitted function of arrays.
       *args: example arguments; only their shapes and types matter (`jax.ShapeDtypeStruct` will do).
-      before_layout: compile it for this machine in a child process and take the program as it stands just before
-        layouts are assigned (inlined, simplified): closer to the dataset than the raw lowering.
+      before_layout: compile it for this machine in a child process and take the program just before layout assignment
+        (inlined, simplified), which is closer to the dataset than the raw lowering.
 
     Raises:
       HloError: JAX is missing, or the child process left no snapshot.
@@ -41,19 +41,19 @@ def from_jax(function: Callable[..., Any], *args: Any, before_layout: bool = Fal
 
 
 def from_tf(function: Callable[..., Any], *args: Any) -> Module:
-    """Lowers a TensorFlow function of tensors to HLO, as `tf.function(jit_compile=True)` hands it to XLA."""
+    """The HLO module of a TensorFlow function of tensors, as `tf.function(jit_compile=True)` gives it to XLA."""
     try:
         import tensorflow as tf
     except ImportError as error:
         raise HloError("from_tf needs TensorFlow, which is not installed; install it") from error
-    # A tf.function made without jit_compile cannot show its HLO: so what it wraps is wrapped anew.
+    # A tf.function without jit_compile cannot return its HLO, so the Python function inside it is wrapped again.
     plain = function.python_function if hasattr(function, "python_function") else function
     compiled = tf.function(plain, jit_compile=True)
     return parse_module(compiled.experimental_get_compiler_ir(*args)(stage="hlo_serialized"))
 
 
 def _snapshot_before_layout(jitted: Any, args: tuple[Any, ...]) -> Module:
-    """Compiles in a child process, for dumping every pass can abort the process that does it."""
+    """The program before layout assignment, from a child process: XLA can abort while it dumps every pass."""
     from jax import export
 
     try:

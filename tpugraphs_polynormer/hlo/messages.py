@@ -1,8 +1,7 @@
-"""The protobuf messages of XLA and TpuGraphs, cut down to the fields that the features need and built at run time.
+"""The protobuf messages of XLA and TpuGraphs, reduced to the fields that the features need and built at run time.
 
-The C parser of the protobuf package reads them: it bounds nesting, checks lengths, merges repeated singular fields as
-the official tool does, and runs in C. Strings are declared as bytes (the
-same on the wire), so that a file with odd characters in a name is still readable.
+The protobuf package parses them in C: it limits nesting, checks lengths and merges repeated singular fields, as the
+official tool does. Strings are declared as bytes (the same on the wire), so that a name that is not UTF-8 can be read.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ _FIELDS = {
 def build_messages(package: str, fields: Mapping[str, str]) -> dict[str, type[Message]]:
     """{name: class} of proto2 messages, declared as in `_FIELDS`; repeated numbers are packed.
 
-    Their pool is private: TensorFlow and JAX register XLA's messages under their real names in the shared one.
+    Their descriptor pool is private, because TensorFlow and JAX register XLA's messages in the shared pool.
     """
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto2")
     for message_name, lines in fields.items():

@@ -1,4 +1,4 @@
-"""An HLO module as plain records: just the fields that the TpuGraphs features need."""
+"""Records of an HLO module, with only the fields that the TpuGraphs features need."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class WindowDimension:
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionDimensions:
-    """Which dimension of input, kernel and output plays which part in a convolution."""
+    """The roles of the dimensions of a convolution's input, kernel and output."""
 
     input_batch: int = 0
     input_feature: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# In id order, the first is 1; id 0 stands for every opcode that the dataset's authors did not know.
+# In the order of ids, which start at 1; id 0 means an opcode that the dataset does not know.
 _NAMES_FROM_ONE = """
     abs add add-dependency after-all all-reduce all-to-all atan2 batch-norm-grad batch-norm-inference
     batch-norm-training bitcast bitcast-convert broadcast call ceil cholesky clamp collective-permute
@@ -23,9 +23,9 @@ UNKNOWN_OPCODE = 0
 OPCODE_NAMES: tuple[str, ...] = ("unknown", *_NAMES_FROM_ONE)
 OPCODE_IDS: dict[str, int] = {name: number for number, name in enumerate(_NAMES_FROM_ONE, start=1)}
 
-# The nodes whose layouts the compiler lets a candidate choose.
+# Opcodes of config nodes: a candidate chooses their layouts.
 CONFIGURABLE_OPCODES: tuple[str, ...] = ("convolution", "dot", "reshape")
-# Made where they are used, in whatever layout is wanted there.
+# Opcodes whose result is computed in the layout that its consumer needs.
 FREE_OPCODES = frozenset(
     """broadcast constant iota rng rng-bit-generator rng-get-and-update-state partition-id replica-id
     """.split()  # noqa: SIM905
@@ -40,5 +40,5 @@ ELEMENTWISE_OPCODES = frozenset(
 
 
 def opcode_id(name: str) -> int:
-    """The TpuGraphs id of an HLO opcode name; 0 where the dataset has none."""
+    """The TpuGraphs id of an HLO opcode name; 0 if the dataset has none."""
     return OPCODE_IDS.get(name, UNKNOWN_OPCODE)

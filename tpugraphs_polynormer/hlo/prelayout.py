@@ -21,14 +21,14 @@ def compile_and_dump(folder: Path) -> None:
     args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, leaves)
     options = {"xla_dump_to": str(folder), "xla_dump_hlo_pass_re": ".*", "xla_dump_hlo_as_proto": True}
 
-    def call(*args, **kwargs):  # its name is the module's, and so the dumps'
+    def call(*args, **kwargs):  # XLA names the module and the dumps after this function
         return exported.call(*args, **kwargs)
 
     jax.jit(call).lower(*args, **kwargs).compile(compiler_options=options)
 
 
 def find_snapshot(folder: Path) -> Path | None:
-    """The last dump before layouts were assigned, or None where there is none."""
+    """The last dump before layouts were assigned, or None."""
     dumps = sorted(
         (int(match[1]), match[2], path) for path in folder.iterdir() if (match := _PASS_DUMP.fullmatch(path.name))
     )

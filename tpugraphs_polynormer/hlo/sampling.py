@@ -1,4 +1,4 @@
-"""Draws layout candidates of a program: seeded, capped, legal, the compiler's default first."""
+"""Random layout candidates of a program: legal ones, a function of the seed, the compiler's default first."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.choices import NUM_LAYOUT_COLUMNS, Choices, enumerate_choices
-from tpugraphs_polynormer.hlo.errors import HloError
 
 __all__ = [
     "MODES",
@@ -28,28 +28,28 @@ _BLOCK = 2048
 
 
 def draw_candidates(choices: Choices, count: int, *, seed: int, mode: str = "default", tied: bool = True) -> np.ndarray:
-    """Draws layout candidates: int8 [c, nc, 18], row 0 the compiler's default.
+    """int8 [c, nc, 18]: drawn layout candidates; row 0 is the compiler's default.
 
     Args:
       choices: what each node may choose.
-      count: how many, the default included; 1..100,040.
-      seed: same seed, same candidates; a larger count only appends.
-      mode: "random": every choice alike. "default": mutations of the default, from slight to thorough. "consistent":
-        an operand that comes from another config node prefers that node's output layout.
-      tied: nodes of one group get one common choice, as in the real archives. Not for "consistent", which is per node.
+      count: the number of candidates, including the default; 1..100,040.
+      seed: the same seed gives the same candidates; a larger count appends to them.
+      mode: "random": all choices are equally likely. "default": mutations of the default, from few to many nodes.
+        "consistent": an operand that comes from another config node prefers that node's output layout.
+      tied: nodes of one group get the same choice, as in the real archives. Ignored by "consistent".
     """
     return gather_layouts(choices, draw_indices(choices, count, seed=seed, mode=mode, tied=tied))
 
 
 def draw_indices(choices: Choices, count: int, *, seed: int, mode: str = "default", tied: bool = True) -> np.ndarray:
-    """Like `draw_candidates`, as choice numbers: int16 [c, nc], 36 times smaller than float32 layouts."""
+    """int16 [c, nc]: the choice numbers of `draw_candidates`, 36 times smaller than float32 layouts."""
     return np.concatenate(list(draw_index_blocks(choices, count, seed=seed, mode=mode, tied=tied)))
 
 
 def draw_index_blocks(
     choices: Choices, count: int, *, seed: int, mode: str = "default", tied: bool = True
 ) -> Iterator[np.ndarray]:
-    """Yields the rows of `draw_indices` in blocks int16 [at most 2048, nc], for programs whose whole does not fit."""
+    """Yields the rows of `draw_indices` in blocks int16 [at most 2048, nc], for large programs."""
     if mode not in MODES:
         raise HloError(f"mode {mode!r} of drawing candidates is unknown; expected one of {', '.join(MODES)}")
     if not 1 <= count <= MAX_CANDIDATES:
@@ -63,12 +63,12 @@ def draw_index_blocks(
 
 
 def gather_layouts(choices: Choices, indices: np.ndarray) -> np.ndarray:
-    """Choice numbers [c, nc] to layouts int8 [c, nc, 18]."""
+    """int8 [c, nc, 18]: the layouts of choice numbers [c, nc]."""
     return choices.table[choices.starts + indices]
 
 
 def check_candidates(choices: Choices, layouts: np.ndarray) -> None:
-    """Raises HloError unless every node's row in [c, nc, 18] is one of its choices, or leaves all to the compiler."""
+    """Raises HloError unless every node's row in [c, nc, 18] is one of its choices, or all -1."""
     expected = (len(choices.node_ids), NUM_LAYOUT_COLUMNS)
     if layouts.ndim != 3 or layouts.shape[1:] != expected:
         raise HloError(f"candidates have shape {layouts.shape}, expected (count, {expected[0]}, {expected[1]})")
@@ -86,7 +86,7 @@ def check_candidates(choices: Choices, layouts: np.ndarray) -> None:
 
 
 def _draw_units(choices: Choices, rng: np.random.Generator, mode: str, tied: bool) -> np.ndarray:
-    """Draws per group (tied) or per node, and hands the choice on to the nodes: int16 [2048, nc]."""
+    """int16 [2048, nc]: choice numbers, drawn per group (tied) or per node."""
     units = choices.groups if tied else np.arange(len(choices.node_ids))
     _, first = np.unique(units, return_index=True)
     drawn = rng.integers(choices.counts[first], size=(_BLOCK, len(first)), dtype=np.int64)
@@ -97,9 +97,9 @@ def _draw_units(choices: Choices, rng: np.random.Generator, mode: str, tied: boo
 
 
 def _draw_consistent(choices: Choices, rng: np.random.Generator) -> np.ndarray:
-    """Draws node after node among the choices that agree with what the producers of its operands have drawn.
+    """int16 [2048, nc]: choice numbers, each drawn among those that agree with the producers of the node's operands.
 
-    Where none agrees with all of them, every choice is open: there the compiler must insert a copy anyway.
+    If no choice agrees with all producers, every choice is allowed: the compiler must insert a copy anyway.
     """
     agreement = lru_cache(maxsize=4096)(lambda *key: _agreement(choices, *key))
     drawn = np.zeros((_BLOCK, len(choices.node_ids)), dtype=np.int16)
@@ -120,13 +120,13 @@ def _draw_consistent(choices: Choices, rng: np.random.Generator) -> np.ndarray:
 def _agreement(
     choices: Choices, operand_number: int, start: int, count: int, own_start: int, own_count: int
 ) -> np.ndarray:
-    """bool [producer's choices, own choices]: does the operand's layout agree with the producer's output layout?"""
+    """bool [producer's choices, own choices]: whether the operand's layout agrees with the producer's output layout."""
     outputs = choices.table[start : start + count, :6]
     operands = choices.table[own_start : own_start + own_count, 6 * operand_number : 6 * operand_number + 6]
     return np.array([[_same_order(a.tolist(), b.tolist()) for b in operands] for a in outputs])
 
 
 def _same_order(first: list[int], second: list[int]) -> bool:
-    """Whether two layouts, of which either may name only some dims, put the dims that both name in the same order."""
+    """Whether two layouts, each of which may name only some dims, order the dims that both name in the same way."""
     common = (set(first) & set(second)) - {-1}
     return [dim for dim in first if dim in common] == [dim for dim in second if dim in common]

@@ -1,41 +1,64 @@
-"""One round of message passing: GAT, GCN and GraphSAGE convolutions, and the linear layer they are made of."""
+"""One round of message passing: GAT, GCN and GraphSAGE convolutions.
+
+Each is three steps. `project` works on each node alone, `aggregate` is the only step that reads neighbours, `combine`
+again works on each node alone. `call` composes them.
+"""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import tensorflow as tf
 
-from tpugraphs_polynormer.layers.dense import build_layers
-from tpugraphs_polynormer.layers.edge_index import EdgeIndex
-from tpugraphs_polynormer.layers.ops.aggregation import aggregate, attend
-from tpugraphs_polynormer.layers.shared_states import SharedStep, aggregate_hop, attend_hop
+from tpugraphs_polynormer.layers.dense import Linear, build_layers
+from tpugraphs_polynormer.layers.edge_index import as_neighbours
+from tpugraphs_polynormer.layers.neighbours import Neighbours
+from tpugraphs_polynormer.layers.registration import register
 
 
-class Linear(tf.keras.layers.Dense):
-    """A dense layer that starts as torch's Linear does: weights and biases uniform in +-1/sqrt(input width)."""
+class Convolution(tf.keras.layers.Layer):
+    """A layer of three steps: states [rows, (candidates,) dim] -> [output rows, (candidates,) units]."""
 
-    def __init__(self, units: int, **kwargs):
-        kwargs.setdefault("kernel_initializer", tf.keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform"))
-        super().__init__(units, **kwargs)
+    def project(self, states: tf.Tensor) -> tf.Tensor | tuple[tf.Tensor, ...]:
+        """What neighbours need to know of each row."""
+        raise NotImplementedError(f"{type(self).__name__} does not define project")
 
-    def build(self, shape: tf.TensorShape) -> None:
-        limit = tf.TensorShape(shape)[-1] ** -0.5
-        self.bias_initializer = tf.keras.initializers.RandomUniform(-limit, limit)
-        super().build(shape)
+    def aggregate(self, projected: tf.Tensor | tuple[tf.Tensor, ...], near: Neighbours) -> tf.Tensor:
+        """What each output row receives from its neighbours."""
+        raise NotImplementedError(f"{type(self).__name__} does not define aggregate")
 
-    def call(self, states: tf.Tensor) -> tf.Tensor:
-        # As a matrix: TensorFlow then adds the bias within the product, without another pass. Not the activation too:
-        # its fused ReLU turns NaN into 0, and a run that went wrong would look like one that goes well.
-        rows = tf.reshape(states, [-1, states.shape[-1]]) @ tf.cast(self.kernel, self.compute_dtype)
-        if self.use_bias:
-            rows = tf.nn.bias_add(rows, tf.cast(self.bias, self.compute_dtype))
-        return self.activation(tf.reshape(rows, tf.concat([tf.shape(states)[:-1], [self.units]], 0)))
+    def combine(self, states: tf.Tensor, aggregated: tf.Tensor, near: Neighbours) -> tf.Tensor:
+        """The result, from the input states and what was received."""
+        return aggregated
+
+    def call(self, states: tf.Tensor, near: Neighbours) -> tf.Tensor:
+        near = as_neighbours(near)
+        return self.combine(states, self.aggregate(self.project(states), near), near)
 
 
-class GraphAttention(tf.keras.layers.Layer):
+class AttentionInputs(NamedTuple):
+    """What GraphAttention's neighbours need of each row."""
+
+    values: tf.Tensor  # [rows, (candidates,) heads, head_dim]
+    source_logits: tf.Tensor  # [rows, (candidates,) heads]
+    target_logits: tf.Tensor  # [rows, (candidates,) heads]
+
+
+@register
+class GraphAttention(Convolution):
     """GAT: per head h, out_i = sum_j softmax_j(leaky_relu(a_source.x_j + a_target.x_i)) x_j with x = states W.
 
     States [num_nodes, (candidates,) dim] -> [num_nodes, (candidates,) num_heads * head_dim], heads first. Without
-    self-loops (the edges bring them) and without bias. With candidates, each attends by its own scores.
+    self-loops (the edges bring them) and without bias. With candidates, each attends by its own logits.
+
+    Args:
+      num_heads, head_dim: the output width is their product.
+      formulation: see layers/ops.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> tp.layers.GraphAttention(num_heads=2, head_dim=4)(tf.ones([3, 5]), edges).shape
+      TensorShape([3, 8])
     """
 
     def __init__(self, *, num_heads: int, head_dim: int, formulation: str = "auto", **kwargs):
@@ -43,10 +66,10 @@ class GraphAttention(tf.keras.layers.Layer):
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.formulation = formulation
-        self.project = Linear(num_heads * head_dim, use_bias=False, kernel_initializer="glorot_uniform", name="project")
+        self.linear = Linear(num_heads * head_dim, use_bias=False, kernel_initializer="glorot_uniform", name="linear")
 
     def build(self, shape: tf.TensorShape) -> None:
-        build_layers([self.project], shape)
+        build_layers([self.linear], shape)
         limit = (6 / (self.num_heads + self.head_dim)) ** 0.5
         shape_per_head = [self.num_heads, self.head_dim]
         # Two initialisers: one, used twice, would draw the same numbers twice.
@@ -55,96 +78,114 @@ class GraphAttention(tf.keras.layers.Layer):
         self.target_weight = self.add_weight("target_weight", shape_per_head, initializer=starts[1])
         super().build(shape)
 
-    def call(self, states: tf.Tensor, edges: EdgeIndex | SharedStep) -> tf.Tensor:
-        projected = self.project(states)
-        if isinstance(edges, SharedStep):
-            return self._attend_hop(projected, edges)
-        shape = tf.shape(projected)
-        # A (candidate, head) pair is one column of the kernel: candidates cost no loop.
-        columns = self.num_heads * (states.shape[1:-1].num_elements() or -1)
-        columns = columns if columns > 0 else self.num_heads * shape[1]
-        source_logits, target_logits = self._score(projected)
-        attended = attend(
-            tf.reshape(source_logits, [shape[0], columns]),
-            tf.reshape(target_logits, [shape[0], columns]),
-            tf.reshape(projected, [shape[0], columns, self.head_dim]),
-            edges,
-            formulation=self.formulation,
-        )
-        return tf.reshape(attended, shape)
-
-    def _attend_hop(self, projected: tf.Tensor, hop: SharedStep) -> tf.Tensor:
-        heads = tf.reshape(projected, [-1, self.num_heads, self.head_dim])
-        attended = attend_hop(*self._score(projected), heads, hop, formulation=self.formulation)
-        return tf.reshape(attended, [-1, self.num_heads * self.head_dim])
-
-    def _score(self, projected: tf.Tensor) -> list[tf.Tensor]:
-        """a_source.x and a_target.x of each head, [rows, num_heads] each, as one product of matrices."""
-        own_head = tf.repeat(tf.eye(self.num_heads, dtype=projected.dtype), self.head_dim, 0)  # [width, num_heads]
-        weights = [tf.cast(weight, projected.dtype) for weight in (self.source_weight, self.target_weight)]
+    def project(self, states: tf.Tensor) -> AttentionInputs:
+        """The values of each head, and a_source.x and a_target.x as one product of matrices."""
+        values = self.linear(states)
+        own_head = tf.repeat(tf.eye(self.num_heads, dtype=values.dtype), self.head_dim, 0)  # [width, num_heads]
+        weights = [tf.cast(weight, values.dtype) for weight in (self.source_weight, self.target_weight)]
         matrix = tf.concat([own_head * tf.reshape(weight, [-1, 1]) for weight in weights], 1)
-        rows = tf.reshape(projected, [-1, self.num_heads * self.head_dim])
-        return tf.split(rows @ matrix, 2, -1)
+        logits = tf.split(tf.reshape(values, [-1, matrix.shape[0]]) @ matrix, 2, -1)
+        leading = tf.shape(states)[:-1]
+        heads = (tf.reshape(each, tf.concat([leading, [self.num_heads]], 0)) for each in logits)
+        return AttentionInputs(tf.reshape(values, tf.concat([leading, [self.num_heads, self.head_dim]], 0)), *heads)
+
+    def aggregate(self, projected: AttentionInputs, near: Neighbours) -> tf.Tensor:
+        """[output rows, (candidates,) num_heads * head_dim]."""
+        values, *logits = projected
+        attended = near.attend(*logits, values, formulation=self.formulation)
+        return tf.reshape(attended, tf.concat([tf.shape(attended)[:-2], [self.num_heads * self.head_dim]], 0))
 
     def get_config(self) -> dict:
         own = {"num_heads": self.num_heads, "head_dim": self.head_dim, "formulation": self.formulation}
         return {**super().get_config(), **own}
 
 
-class GraphConvolution(tf.keras.layers.Layer):
-    """GCN: out = D^-1/2 A D^-1/2 states W + bias; [num_nodes, (candidates,) dim] -> [..., units]."""
+@register
+class GraphConvolution(Convolution):
+    """GCN: out = D^-1/2 A D^-1/2 states W + bias; [num_nodes, (candidates,) dim] -> [..., units].
+
+    Args:
+      units: the output width.
+      formulation: see layers/ops.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> tp.layers.GraphConvolution(units=4)(tf.ones([3, 5]), edges).shape
+      TensorShape([3, 4])
+    """
 
     def __init__(self, *, units: int, formulation: str = "auto", **kwargs):
         super().__init__(**kwargs)
         self.units = units
         self.formulation = formulation
-        self.project = Linear(units, use_bias=False, kernel_initializer="glorot_uniform", name="project")
+        self.linear = Linear(units, use_bias=False, kernel_initializer="glorot_uniform", name="linear")
 
     def build(self, shape: tf.TensorShape) -> None:
-        build_layers([self.project], shape)
+        build_layers([self.linear], shape)
         self.bias = self.add_weight("bias", [self.units], initializer="zeros")
         super().build(shape)
 
-    def call(self, states: tf.Tensor, edges: EdgeIndex | SharedStep, added: tf.Tensor | None = None) -> tf.Tensor:
-        """`added` joins the projected states: like them, or with a SharedStep those of its first nodes."""
-        on_rows = isinstance(edges, SharedStep)
-        projected = self.project(states)
+    def project(self, states: tf.Tensor) -> tf.Tensor:
+        """states W."""
+        return self.linear(states)
+
+    def aggregate(self, projected: tf.Tensor, near: Neighbours) -> tf.Tensor:
+        """The sum over neighbours, each divided by the root of both degrees."""
+        return near.aggregate(projected, how="gcn", formulation=self.formulation)
+
+    def combine(self, states: tf.Tensor, aggregated: tf.Tensor, near: Neighbours) -> tf.Tensor:
+        """The bias added."""
+        return aggregated + self.bias
+
+    def call(self, states: tf.Tensor, near: Neighbours, added: tf.Tensor | None = None) -> tf.Tensor:
+        """`added` joins the projected states of all nodes, or with SharedStates of the first ones."""
+        near, projected = as_neighbours(near), self.project(states)
         if added is not None:
-            projected = edges.add_first(projected, added) if on_rows else projected + added
-        combine = aggregate_hop if on_rows else aggregate
-        return combine(projected, edges, how="gcn", formulation=self.formulation) + self.bias
+            projected = near.add_first(projected, added)
+        return self.combine(states, self.aggregate(projected, near), near)
 
     def get_config(self) -> dict:
         return {**super().get_config(), "units": self.units, "formulation": self.formulation}
 
 
-class SageConvolution(tf.keras.layers.Layer):
-    """GraphSAGE: out_i = mean_j(states_j) W_neighbor + b + states_i W_self; shapes as in GCN. `how`: mean or sum."""
+@register
+class SageConvolution(Convolution):
+    """GraphSAGE: out_i = mean_j(states_j) W_neighbor + b + states_i W_self; shapes as in GraphConvolution.
+
+    Args:
+      units: the output width.
+      how: `mean` or `sum` over neighbours.
+      formulation: see layers/ops.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> tp.layers.SageConvolution(units=4)(tf.ones([3, 5]), edges).shape
+      TensorShape([3, 4])
+    """
 
     def __init__(self, *, units: int, how: str = "mean", formulation: str = "auto", **kwargs):
         super().__init__(**kwargs)
         self.units = units
         self.how = how
         self.formulation = formulation
-        self.from_neighbors = Linear(units, name="from_neighbors")
-        self.from_self = Linear(units, use_bias=False, name="from_self")
+        self.from_neighbors = Linear(units, use_bias=False, name="from_neighbors")
+        self.from_self = Linear(units, name="from_self")
 
     def build(self, shape: tf.TensorShape) -> None:
         build_layers([self.from_neighbors, self.from_self], shape)
         super().build(shape)
 
-    def call(self, states: tf.Tensor, edges: EdgeIndex | SharedStep) -> tf.Tensor:
-        if isinstance(edges, SharedStep):
-            return self._convolve_hop(states, edges)
-        pooled = aggregate(states, edges, how=self.how, formulation=self.formulation)
-        return self.from_neighbors(pooled) + self.from_self(states)
+    def project(self, states: tf.Tensor) -> tf.Tensor:
+        """states W_neighbor: before the mean, which allows it, because the result is rarely wider."""
+        return self.from_neighbors(states)
 
-    def _convolve_hop(self, states: tf.Tensor, hop: SharedStep) -> tf.Tensor:
-        # Projected first, as means and sums allow: the input has fewer rows than the output.
-        projected = states @ tf.cast(self.from_neighbors.kernel, states.dtype)
-        pooled = aggregate_hop(projected, hop, how=self.how, formulation=self.formulation)
-        own = tf.nn.bias_add(self.from_self(states), tf.cast(self.from_neighbors.bias, states.dtype))
-        return pooled + hop.expand(own)
+    def aggregate(self, projected: tf.Tensor, near: Neighbours) -> tf.Tensor:
+        """The mean or sum over neighbours."""
+        return near.aggregate(projected, how=self.how, formulation=self.formulation)
+
+    def combine(self, states: tf.Tensor, aggregated: tf.Tensor, near: Neighbours) -> tf.Tensor:
+        """The row's own part added."""
+        return aggregated + near.expand(self.from_self(states))
 
     def get_config(self) -> dict:
         return {**super().get_config(), "units": self.units, "how": self.how, "formulation": self.formulation}

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tpugraphs_polynormer.layers.registration import register
+
 _LEVELS = 1 << 16
 
 
-class Dropout(tf.keras.layers.Layer):
-    """Zeroes each element with probability `rate` in training and scales the others by 1 / (1 - rate).
+class SeededLayer(tf.keras.layers.Layer):
+    """A layer that draws random numbers from a state that is saved with its weights.
 
-    The state is a pair (seed of this layer, number of calls): the seed is drawn at creation, so that
-    tf.keras.utils.set_random_seed governs it; both are restored with the weights. Replicas draw different masks.
+    The state is a pair (seed of this layer, number of draws). The seed is drawn at creation, so that
+    tf.keras.utils.set_random_seed governs it. Replicas draw different numbers.
     """
 
-    def __init__(self, *, rate: float, **kwargs):
+    def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        if not 0 <= rate < 1:
-            raise ValueError(f"dropout rate {rate} is outside [0, 1)")
-        self.rate = rate
         self.state = self.add_weight(
             "state",
             shape=[2],
@@ -28,14 +27,35 @@ class Dropout(tf.keras.layers.Layer):
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
 
-    def call(self, states: tf.Tensor, *, training: bool | None = None) -> tf.Tensor:
-        if not training or self.rate == 0:
-            return states
+    def draw_seed(self) -> tf.Tensor:
+        """[2] int64, a new seed for tf.random.stateless_*; counts the draw."""
         context = tf.distribute.get_replica_context()
         replica = tf.cast(context.replica_id_in_sync_group, tf.int64) if context else tf.constant(0, tf.int64)
         seed = self.state + tf.stack([replica * (1 << 32), tf.zeros_like(replica)])
-        keep = _random_levels(tf.shape(states), seed) >= round(self.rate * _LEVELS)
         self.state.assign_add([0, 1])
+        return seed
+
+
+@register
+class Dropout(SeededLayer):
+    """Zeroes each element with probability `rate` in training and scales the others by 1 / (1 - rate).
+
+    Example:
+      >>> layer = tp.layers.Dropout(rate=0.5)
+      >>> sorted(set(layer(tf.ones([1000]), training=True).numpy().tolist()))
+      [0.0, 2.0]
+    """
+
+    def __init__(self, *, rate: float, **kwargs):
+        super().__init__(**kwargs)
+        if not 0 <= rate < 1:
+            raise ValueError(f"dropout rate {rate} is outside [0, 1)")
+        self.rate = rate
+
+    def call(self, states: tf.Tensor, *, training: bool | None = None) -> tf.Tensor:
+        if not training or self.rate == 0:
+            return states
+        keep = _random_levels(tf.shape(states), self.draw_seed()) >= round(self.rate * _LEVELS)
         scale = tf.cast(1 / (1 - self.rate), states.dtype)
         return tf.where(keep, states * scale, tf.zeros([], states.dtype))
 

@@ -1,21 +1,32 @@
 """The edge structure that every layer consumes: target-sorted edges, with the source-sorted order beside them.
 
-Sorting once per graph, not per layer, is what lets layers aggregate without atomics in both directions: the forward
-pass walks the edges by target, the backward pass (where it is no transposed product) by source.
+Edges are sorted once per graph, not once per layer. The forward pass reads them by target; the backward pass reads them
+by source, except where it is a transposed product.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+
+from tpugraphs_polynormer.layers.neighbours import Graphs
+from tpugraphs_polynormer.layers.ops.aggregation import aggregate, degrees
+from tpugraphs_polynormer.layers.ops.attention import attend
 
 
 class EdgeIndex(NamedTuple):
     """Directed edges `source -> target` among `num_nodes` nodes, all int32 but the mask; numpy arrays or tensors.
 
     Padding edges join padding nodes and have `mask` False; `mask` None means that every edge is real.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> edges.source.tolist(), edges.target.tolist()  # both ways, and a loop at each node
+      ([0, 1, 0, 1, 2, 1, 2], [0, 0, 1, 1, 1, 2, 2])
+      >>> edges.aggregate(tf.constant([[1.0], [2.0], [4.0]]), how="sum").numpy()[:, 0].tolist()
+      [3.0, 7.0, 6.0]
     """
 
     source: tf.Tensor | np.ndarray  # [num_edges], in target-sorted order
@@ -31,13 +42,131 @@ class EdgeIndex(NamedTuple):
         static = self.target_offsets.shape[0]
         return static - 1 if static is not None else tf.shape(self.target_offsets)[0] - 1
 
+    def as_tensors(self) -> EdgeIndex:
+        """The same edges with every field a tensor (the mask may stay None)."""
+        return EdgeIndex(*(None if field is None else tf.convert_to_tensor(field) for field in self))
+
+    def reversed(self) -> EdgeIndex:
+        """The edges target -> source, again sorted by their new target."""
+        order = self.source_order
+        return EdgeIndex(
+            source=tf.gather(self.target, order),
+            target=tf.gather(self.source, order),
+            source_order=invert_order(order),
+            target_offsets=self.source_offsets,
+            source_offsets=self.target_offsets,
+            mask=None if self.mask is None else tf.gather(self.mask, order),
+        )
+
+    def into(self, first: int, last: int) -> TargetRange:
+        """The edges into the nodes first, ..., last - 1."""
+        offsets = self.target_offsets[first : last + 1]
+        along = slice(offsets[0], offsets[-1])
+        unused = self.source_order[:0]  # only gradients read the order by source
+        edges = EdgeIndex(
+            source=self.source[along],
+            target=self.target[along] - first,
+            source_order=unused,
+            target_offsets=offsets - offsets[0],
+            source_offsets=unused,
+            mask=None if self.mask is None else self.mask[along],
+        )
+        return TargetRange(edges, first, last, degrees(self))
+
+    # Neighbours: every layer reads the same edges, and a row is a node.
+
+    def aggregate(self, values: tf.Tensor, *, how: str, formulation: str = "auto") -> tf.Tensor:
+        """See layers/ops/aggregation.py."""
+        return aggregate(values, self, how=how, formulation=formulation)
+
+    def attend(
+        self, source_logits: tf.Tensor, target_logits: tf.Tensor, values: tf.Tensor, *, formulation: str = "auto"
+    ) -> tf.Tensor:
+        """See layers/ops/attention.py; a (candidate, head) pair is one column there: candidates cost no loop."""
+        shape = tf.shape(values)
+        columns = source_logits.shape[1:].num_elements() or tf.reduce_prod(shape[1:-1])
+        attended = attend(
+            tf.reshape(source_logits, [-1, columns]),
+            tf.reshape(target_logits, [-1, columns]),
+            tf.reshape(values, [shape[0], columns, values.shape[-1]]),
+            self,
+            formulation=formulation,
+        )
+        return tf.reshape(attended, tf.concat([tf.shape(attended)[:1], shape[1:]], 0))
+
+    def expand(self, rows: tf.Tensor) -> tf.Tensor:
+        """The rows themselves."""
+        return rows
+
+    def add_first(self, rows: tf.Tensor, added: tf.Tensor) -> tf.Tensor:
+        """rows + added, for every node."""
+        return rows + added
+
+    def row_weights(self, mask: tf.Tensor | None) -> tf.Tensor | None:
+        """The mask itself."""
+        return mask
+
+    def steps(self, num_layers: int) -> list[EdgeIndex]:
+        """The same edges for each layer."""
+        return [self] * num_layers
+
+    def parts(self, rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """One part: all nodes."""
+        return (rows,)
+
+    def part_graphs(self, graphs: Graphs) -> tuple[Graphs, ...]:
+        """The graphs of all nodes."""
+        return (graphs,)
+
+    def join(self, parts: tuple[tf.Tensor, ...]) -> tf.Tensor:
+        """The only part."""
+        return parts[0]
+
+
+class TargetRange(NamedTuple):
+    """The edges from all nodes into a range of nodes: input rows are all nodes, output rows those of the range.
+
+    Full-graph evaluation in chunks passes it to a layer's `aggregate`. It has no gradient.
+    """
+
+    edges: EdgeIndex  # sources count from node 0, targets from `first`
+    first: int
+    last: int
+    all_degrees: tf.Tensor  # [num_nodes, 1], of all nodes
+
+    def aggregate(self, values: tf.Tensor, *, how: str, formulation: str = "auto") -> tf.Tensor:
+        """As EdgeIndex.aggregate, for the range."""
+        return aggregate(values, self.edges, how=how, formulation=formulation, source_degrees=self.all_degrees)
+
+    def attend(
+        self, source_logits: tf.Tensor, target_logits: tf.Tensor, values: tf.Tensor, *, formulation: str = "auto"
+    ) -> tf.Tensor:
+        """As EdgeIndex.attend, for the range."""
+        return self.edges.attend(source_logits, self.expand(target_logits), values, formulation=formulation)
+
+    def expand(self, rows: tf.Tensor) -> tf.Tensor:
+        """The rows of the range."""
+        return rows[self.first : self.last]
+
+
+def as_neighbours(near: Any) -> Any:
+    """`near` itself, or the EdgeIndex of its fields: Keras restores a saved functional model's arguments as lists."""
+    return near if hasattr(near, "_fields") or not isinstance(near, list | tuple) else EdgeIndex(*near)
+
+
+def build_edge_inputs() -> EdgeIndex:
+    """Symbolic edges of a functional Keras model: one `tf.keras.Input` for each field, without a mask."""
+    return EdgeIndex(*(tf.keras.Input([], dtype=tf.int32, name=name) for name in EdgeIndex._fields[:-1]))
+
 
 def unknown_edges() -> list[tf.TensorSpec]:
     """The specs of all fields but the mask, for a trace that serves graphs of any size."""
     return [tf.TensorSpec([None], tf.int32)] * len(EdgeIndex._fields[:-1])
 
 
-def build_edges(source: np.ndarray, target: np.ndarray, num_nodes: int, *, mask: np.ndarray | None = None) -> EdgeIndex:
+def build_edge_index(
+    source: np.ndarray, target: np.ndarray, num_nodes: int, *, mask: np.ndarray | None = None
+) -> EdgeIndex:
     """Sorts edges by (target, source), in numpy. Raises ValueError for node ids outside [0, num_nodes)."""
     source, target = np.asarray(source), np.asarray(target)
     _check_ids(source, target, num_nodes)
@@ -54,17 +183,17 @@ def build_edges(source: np.ndarray, target: np.ndarray, num_nodes: int, *, mask:
     )
 
 
-def build_undirected_edges(source: np.ndarray, target: np.ndarray, num_nodes: int) -> EdgeIndex:
+def build_undirected_edge_index(source: np.ndarray, target: np.ndarray, num_nodes: int) -> EdgeIndex:
     """The usual treatment: both directions, no duplicates, exactly one self-loop per node."""
     source, target = np.asarray(source, np.int64), np.asarray(target, np.int64)
     _check_ids(source, target, num_nodes)
     loops = np.arange(num_nodes, dtype=np.int64)
     keys = np.concatenate([target * num_nodes + source, source * num_nodes + target, loops * num_nodes + loops])
     keys = np.unique(keys)
-    return build_edges(keys % num_nodes, keys // num_nodes, num_nodes)
+    return build_edge_index(keys % num_nodes, keys // num_nodes, num_nodes)
 
 
-def pad_edges(edges: EdgeIndex, *, num_nodes: int, num_edges: int) -> EdgeIndex:
+def pad_edge_index(edges: EdgeIndex, *, num_nodes: int, num_edges: int) -> EdgeIndex:
     """Pads numpy edges to `num_nodes` and `num_edges` with masked self-loops of the last (padding) node."""
     num_padding = num_edges - len(edges.source)
     if num_padding < 0 or num_nodes < edges.num_nodes or (num_padding and num_nodes == edges.num_nodes):
@@ -74,7 +203,7 @@ def pad_edges(edges: EdgeIndex, *, num_nodes: int, num_edges: int) -> EdgeIndex:
         )
     padding = np.full(num_padding, num_nodes - 1, np.int32)
     mask = np.ones(len(edges.source), bool) if edges.mask is None else edges.mask
-    return build_edges(
+    return build_edge_index(
         np.concatenate([edges.source, padding]),
         np.concatenate([edges.target, padding]),
         num_nodes,
@@ -82,10 +211,10 @@ def pad_edges(edges: EdgeIndex, *, num_nodes: int, num_edges: int) -> EdgeIndex:
     )
 
 
-def build_undirected_edges_tf(
+def build_undirected_edge_tensors(
     source: tf.Tensor, target: tf.Tensor, num_nodes: int | tf.Tensor, *, mask: tf.Tensor | None = None
 ) -> EdgeIndex:
-    """`build_undirected_edges` with static shapes: 2 * num_edges + num_nodes edges, duplicates masked, not removed.
+    """`build_undirected_edge_index` with static shapes: 2 * num_edges + num_nodes edges, duplicates masked.
 
     TensorFlow ops that also compile under XLA; ids are not checked.
     """
@@ -94,7 +223,7 @@ def build_undirected_edges_tf(
     both = tf.concat([source, target, loops], 0), tf.concat([target, source, loops], 0)
     order = _lexicographic_order(*both, num_nodes)
     position = invert_order(order)
-    # Reversed, the edges are the same set: an edge's position by source is its reversed edge's position by target.
+    # The set of edges equals its reverse, so an edge's position by source is the position of its reverse by target.
     given, back = tf.range(num_given), tf.range(num_given, 2 * num_given)
     returning = tf.gather(tf.gather(position, tf.concat([back, given, 2 * num_given + loops], 0)), order)
     source, target = (tf.gather(ids, order) for ids in both)
@@ -139,10 +268,10 @@ def select_edges(
 ) -> EdgeIndex:
     """The edges where `keep` [num_edges] is True, from one range [start, stop) of nodes to another (None: all nodes).
 
-    Ids count from the start of each range, so the result is square only if the ranges are equal: kernels take values of
-    the sources and give values of the targets. Shapes depend on `keep`, so this does not compile under XLA.
+    Ids count from the start of each range, so the result is square only if the ranges are equal: an aggregation takes
+    values of the sources and gives values of the targets. Shapes depend on `keep`, so this does not compile under XLA.
     """
-    edges = as_tensors(edges)
+    edges = edges.as_tensors()
     chosen = tf.where(keep)[:, 0]
     number = tf.cumsum(tf.cast(keep, tf.int32), exclusive=True)
     by_source = tf.gather(edges.source_order, tf.where(tf.gather(keep, edges.source_order))[:, 0])
@@ -159,11 +288,6 @@ def select_edges(
         source_offsets=count_offsets(source, last_source - first_source),
         mask=None if edges.mask is None else tf.gather(edges.mask, chosen),
     )
-
-
-def as_tensors(edges: EdgeIndex) -> EdgeIndex:
-    """The same edges with every field a tensor (mask may stay None)."""
-    return EdgeIndex(*(None if field is None else tf.convert_to_tensor(field) for field in edges))
 
 
 def _check_ids(source: np.ndarray, target: np.ndarray, num_nodes: int) -> None:
@@ -194,7 +318,7 @@ def invert_order(order: tf.Tensor) -> tf.Tensor:
 
 
 def repeat_each(counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Each i counts[i] times: [sum] numbers i, and which time. (tf.repeat would build [length, highest count].)"""
+    """Each i counts[i] times: [sum] numbers i, and which time. (tf.repeat builds [length, highest count].)"""
     ends = tf.cumsum(counts)
     total = tf.reduce_sum(counts)
     begins = tf.where(ends < total, ends, -1)  # of the next number; -1 is counted nowhere
@@ -203,7 +327,7 @@ def repeat_each(counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _move_runs(splits: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Entries that stand node by node, put in another order of the nodes: new nodes, old positions, new splits."""
+    """Entries that are grouped by node, in another order of the nodes: new nodes, old positions, new offsets."""
     counts = tf.gather(splits[1:] - splits[:-1], order)
     node, within = repeat_each(counts)
     return node, tf.gather(tf.gather(splits, order), node) + within, tf.pad(tf.cumsum(counts), [[1, 0]])

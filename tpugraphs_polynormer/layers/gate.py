@@ -5,14 +5,20 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tpugraphs_polynormer.layers.normalization import expand_like
+from tpugraphs_polynormer.layers.registration import register
 
 
+@register
 class Gate(tf.keras.layers.Layer):
     """beta of Eqs. 7 and 8, as [dim], or with the Fiedler vector v2 of App. J as v2 beta^T: [num_nodes, (1,) dim].
 
     Args:
       beta: -1 (any negative number) learns the gate through a sigmoid; otherwise its (initial) value.
       learn_beta: False keeps a non-negative `beta` as a constant, as the authors' large-graph model does.
+
+    Example:
+      >>> tp.layers.Gate(beta=0.9, learn_beta=False)(tf.ones([3, 2])).numpy().round(1).tolist()
+      [0.9, 0.9]
     """
 
     def __init__(self, *, beta: float = -1.0, learn_beta: bool = True, **kwargs):

@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+from typing import NamedTuple
 
 import tensorflow as tf
 
-from tpugraphs_polynormer.layers.convolutions import Linear
-from tpugraphs_polynormer.layers.dense import build_layers
+from tpugraphs_polynormer.layers.dense import Linear, build_layers
+from tpugraphs_polynormer.layers.edge_index import invert_order
 from tpugraphs_polynormer.layers.gate import Gate
+from tpugraphs_polynormer.layers.neighbours import ONE_GRAPH, Graphs
 from tpugraphs_polynormer.layers.normalization import LayerNorm, expand_like
+from tpugraphs_polynormer.layers.registration import register
 
 # Nodes per block when several graphs share the batch; blocks hold nodes of one graph only.
 BLOCK_NODES = 256
 
 
+class QueryKeyValue(NamedTuple):
+    """What global attention needs of each node, [num_nodes, (candidates,) head_dim * num_heads] each, heads last."""
+
+    query: tf.Tensor  # non-negative
+    key: tf.Tensor  # non-negative
+    value: tf.Tensor
+
+
+class KeySums(NamedTuple):
+    """Sums over the real nodes of each graph, float32. The sums of several parts of a graph add up."""
+
+    products: tf.Tensor  # [graphs, (candidates,) width, width]: key^T value
+    keys: tf.Tensor  # [graphs, (candidates,) width]
+
+    def plus(self, other: KeySums) -> KeySums:
+        """The sums over both parts."""
+        return KeySums(self.products + other.products, self.keys + other.keys)
+
+
+@register
 class GlobalAttention(tf.keras.layers.Layer):
     """Global equivariant attention (Eqs. 6 and 8): out = LayerNorm(attention(q, k, v)) * (states W_h + b + beta).
 
@@ -29,6 +50,13 @@ class GlobalAttention(tf.keras.layers.Layer):
       num_heads, head_dim: the output width is their product.
       beta, learn_beta: see Gate.
       share_query_key: q = k, as in the authors' model.
+      block_nodes: with several graphs, each graph's nodes are padded to a multiple of this; a number near the size of a
+        small graph wastes least.
+
+    Example:
+      >>> layer = tp.layers.GlobalAttention(num_heads=2, head_dim=4)
+      >>> layer(tf.ones([3, 5])).shape
+      TensorShape([3, 8])
     """
 
     def __init__(
@@ -64,152 +92,147 @@ class GlobalAttention(tf.keras.layers.Layer):
         build_layers([self.gate, self.norm], out_shape)
         super().build(shape)
 
-    def call(
-        self,
-        states: tf.Tensor,
-        *,
-        component_ids: tf.Tensor | None = None,
-        num_components: int | tf.Tensor = 1,
-        node_mask: tf.Tensor | None = None,
-        fiedler: tf.Tensor | None = None,
-    ) -> tf.Tensor:
-        attended = self.attend(states, component_ids=component_ids, num_components=num_components, node_mask=node_mask)
-        return self.combine(states, attended, fiedler=fiedler)
-
-    def combine(self, states: tf.Tensor, attended: tf.Tensor, *, fiedler: tf.Tensor | None = None) -> tf.Tensor:
-        """Norm and gate, row by row."""
-        return self.norm(attended) * (self.factor(states) + self.gate(attended, fiedler=fiedler))
-
-    def project(self, states: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Queries, keys and values, the first two non-negative."""
+    def project(self, states: tf.Tensor) -> QueryKeyValue:
+        """Queries, keys and values; the first two went through the sigmoid."""
         key = tf.sigmoid(self.key(states))
         query = key if self.query is None else tf.sigmoid(self.query(states))
-        return query, key, self.value(states)
+        return QueryKeyValue(query, key, self.value(states))
 
-    def attend(
-        self,
-        states: tf.Tensor,
-        *,
-        component_ids: tf.Tensor | None,
-        num_components: int | tf.Tensor,
-        node_mask: tf.Tensor | None,
-    ) -> tf.Tensor:
-        """The attention alone, before norm and gate."""
-        return linear_attention(
-            *self.project(states),
-            num_heads=self.num_heads,
-            component_ids=component_ids,
-            num_components=num_components,
-            node_mask=node_mask,
-            block_nodes=self.block_nodes,
+    def sum_keys(self, projected: QueryKeyValue, graphs: Graphs = ONE_GRAPH) -> KeySums:
+        """sum_j key_j^T value_j and sum_j key_j over the real nodes of each graph."""
+        key, value = (tf.cast(array, tf.float32) for array in projected[1:])
+        if graphs.mask is not None:
+            # Keys as well as values: a padding key of 0.5 would grow every denominator.
+            real = expand_like(tf.cast(graphs.mask, tf.float32), value)
+            key, value = key * real, value * real
+        blocks = _lay_out(graphs, self.block_nodes)
+        key, value = (_swap_candidates(blocks.cut(array)) for array in (key, value))
+        return KeySums(blocks.sum(tf.matmul(key, value, transpose_a=True)), blocks.sum(tf.reduce_sum(key, -2)))
+
+    def attend(self, projected: QueryKeyValue, sums: KeySums, graphs: Graphs = ONE_GRAPH) -> tf.Tensor:
+        """query_i (sum_j key_j^T value_j) / (query_i . sum_j key_j) per graph, head and candidate.
+
+        All heads go through one product of full width whose foreign-head entries are 0: more arithmetic than a product
+        per head, but no array of nodes is transposed, and that costs more.
+
+        Args:
+          projected: only its queries are read, [num_nodes, (candidates or 1,) width].
+          sums: of `sum_keys`. graphs: of the queries.
+
+        Returns:
+          [num_nodes, (candidates,) width] in the dtype of the values; zeros for a graph without real nodes.
+        """
+        query = tf.cast(projected.query, tf.float32)
+        blocks = _lay_out(graphs, self.block_nodes)
+        to_head = tf.one_hot(tf.range(query.shape[-1]) % self.num_heads, self.num_heads)  # [width, heads], heads last
+        products = blocks.spread(sums.products * tf.matmul(to_head, to_head, transpose_b=True))
+        keys = blocks.spread(sums.keys[..., tf.newaxis] * to_head)  # [blocks, (candidates,) width, heads]
+        if query.shape.rank == 3 and query.shape[1] == 1:  # one state for all candidates
+            rows = blocks.cut(query[:, 0])  # [blocks, nodes, width]
+            attended, total = _matmul_all(rows, products), _matmul_all(rows, keys)
+        else:
+            rows = _swap_candidates(blocks.cut(query))
+            attended, total = _swap_candidates(tf.matmul(rows, products)), _swap_candidates(tf.matmul(rows, keys))
+        inverse = tf.math.reciprocal_no_nan(total)
+        attended *= tf.tile(inverse, [1] * (inverse.shape.rank - 1) + [self.head_dim])
+        return tf.cast(blocks.join(attended), projected.value.dtype)
+
+    def attention_weights(self, projected: QueryKeyValue, sums: KeySums) -> tf.Tensor:
+        """[i, j] float32: the share of node i's attention that node j gets, the mean over heads.
+
+        Args:
+          projected: of some nodes of one graph, [num_nodes, width]. sums: over all nodes of that graph.
+        """
+        shape = [-1, self.head_dim, self.num_heads]  # heads last
+        query, key, total = (
+            tf.reshape(tf.cast(array, tf.float32), shape) for array in (projected.query, projected.key, sums.keys)
         )
+        weights = tf.einsum("idh,jdh->hij", query, key)
+        weights /= tf.einsum("idh,ndh->hi", query, total)[..., tf.newaxis]  # n is 1: one graph
+        return tf.reduce_mean(weights, 0)
+
+    def aggregate(self, projected: QueryKeyValue, graphs: Graphs = ONE_GRAPH) -> tf.Tensor:
+        """The attention before norm and gate."""
+        return self.attend(projected, self.sum_keys(projected, graphs), graphs)
+
+    def combine(self, states: tf.Tensor, aggregated: tf.Tensor, *, fiedler: tf.Tensor | None = None) -> tf.Tensor:
+        """Norm and gate, row by row."""
+        return self.norm(aggregated) * (self.factor(states) + self.gate(aggregated, fiedler=fiedler))
+
+    def call(self, states: tf.Tensor, *, graphs: Graphs = ONE_GRAPH, fiedler: tf.Tensor | None = None) -> tf.Tensor:
+        return self.combine(states, self.aggregate(self.project(states), Graphs(*graphs)), fiedler=fiedler)
 
     def get_config(self) -> dict:
         names = ("num_heads", "head_dim", "beta", "learn_beta", "share_query_key", "block_nodes")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
-def linear_attention(
-    query: tf.Tensor,
-    key: tf.Tensor,
-    value: tf.Tensor,
-    *,
-    num_heads: int,
-    component_ids: tf.Tensor | None = None,
-    num_components: int | tf.Tensor = 1,
-    node_mask: tf.Tensor | None = None,
-    block_nodes: int = BLOCK_NODES,
-) -> tf.Tensor:
-    """query_i (sum_j key_j^T value_j) / (query_i . sum_j key_j) per graph, head and candidate, summed in float32.
+class _Blocks(NamedTuple):
+    """Where nodes are in blocks of equal length, each of which holds nodes of one graph only.
 
-    Args:
-      query, key, value: [num_nodes, (candidates,) head_dim * num_heads], heads last; query and key non-negative.
-      num_heads: heads.
-      component_ids: [num_nodes] int, non-decreasing; None for a single graph.
-      num_components: number of graphs.
-      node_mask: [num_nodes] bool, False for padding.
-      block_nodes: each graph's nodes are padded to a multiple of this; near a small graph's size wastes least.
-
-    Returns:
-      Shape and dtype of `value`; zeros for a graph without real nodes.
+    Every graph gets whole blocks, which keeps the work linear and every shape static. A single graph is one block.
     """
-    shape = tf.shape(value)
-    wide = [tf.cast(array, tf.float32) for array in (query, key, value)]
-    if node_mask is not None:
-        # Keys as well as values: a padding key of 0.5 would grow every denominator.
-        real = expand_like(tf.cast(node_mask, tf.float32), value)
-        wide[1:] = [array * real for array in wide[1:]]
-    if component_ids is None or is_single(num_components):
-        attended = _attend_blocks(*(array[tf.newaxis] for array in wide), num_heads=num_heads)
-    else:
-        positions, block_components = block_layout(component_ids, num_components, block_nodes)
-        blocks = [to_blocks(array, positions, tf.shape(block_components)[0], block_nodes) for array in wide]
-        share = functools.partial(_sum_per_component, components=block_components, num_components=num_components)
-        attended = _attend_blocks(*blocks, num_heads=num_heads, share=share)
-        attended = tf.gather(tf.reshape(attended, tf.concat([[-1], shape[1:]], 0)), positions)
-    return tf.cast(tf.reshape(attended, shape), value.dtype)
+
+    positions: tf.Tensor | None  # [num_nodes], in the blocks laid end to end; None for one graph
+    graphs: tf.Tensor | None  # [num_blocks], the graph of each block
+    num_graphs: int | tf.Tensor
+    length: int  # nodes in a block
+
+    def cut(self, array: tf.Tensor) -> tf.Tensor:
+        """[num_nodes, ...] -> [num_blocks, length, ...], zeros where there is no node."""
+        if self.positions is None:
+            return array[tf.newaxis]
+        num_blocks, tail = tf.shape(self.graphs)[0], tf.shape(array)[1:]
+        placed = tf.scatter_nd(self.positions[:, tf.newaxis], array, tf.concat([[num_blocks * self.length], tail], 0))
+        return tf.reshape(placed, tf.concat([[num_blocks, self.length], tail], 0))
+
+    def join(self, blocks: tf.Tensor) -> tf.Tensor:
+        """[num_blocks, length, ...] -> [num_nodes, ...]."""
+        if self.positions is None:
+            return blocks[0]
+        flat = tf.reshape(blocks, tf.concat([[-1], tf.shape(blocks)[2:]], 0))
+        return tf.gather(flat, self.positions)
+
+    def sum(self, per_block: tf.Tensor) -> tf.Tensor:
+        """[num_blocks, ...] -> [num_graphs, ...]."""
+        if self.positions is None:
+            return per_block
+        return tf.math.unsorted_segment_sum(per_block, self.graphs, self.num_graphs)
+
+    def spread(self, per_graph: tf.Tensor) -> tf.Tensor:
+        """[num_graphs, ...] -> [num_blocks, ...]."""
+        return per_graph if self.positions is None else tf.gather(per_graph, self.graphs)
 
 
-def is_single(num_graphs: int | tf.Tensor) -> bool:
-    """Whether there is known to be one graph: then it needs no blocks of its own."""
-    return isinstance(num_graphs, int) and num_graphs == 1
-
-
-def _attend_blocks(
-    query: tf.Tensor,
-    key: tf.Tensor,
-    value: tf.Tensor,
-    *,
-    num_heads: int,
-    share: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
-) -> tf.Tensor:
-    """[blocks, nodes, (candidates,) width] each; `share` adds up [blocks, ...] over the blocks of each graph.
-
-    All heads go through one product of full width whose foreign-head entries are then dropped: more arithmetic than a
-    product per head, but no array of nodes is ever transposed, and that costs more.
-    """
-    if value.shape.rank == 4:
-        query, key, value = (tf.transpose(array, [0, 2, 1, 3]) for array in (query, key, value))
-    head_of = tf.range(value.shape[-1]) % num_heads  # heads last
-    to_head = tf.one_hot(head_of, num_heads)  # [width, num_heads]
-    products = share(tf.matmul(key, value, transpose_a=True)) * tf.matmul(to_head, to_head, transpose_b=True)
-    sums = share(tf.reduce_sum(key, -2))[..., tf.newaxis] * to_head  # [blocks, (candidates,) width, num_heads]
-    inverse = tf.math.reciprocal_no_nan(tf.matmul(query, sums))  # [blocks, (candidates,) nodes, num_heads]
-    repeats = [1] * (inverse.shape.rank - 1) + [value.shape[-1] // num_heads]
-    attended = tf.matmul(query, products) * tf.tile(inverse, repeats)
-    return tf.transpose(attended, [0, 2, 1, 3]) if value.shape.rank == 4 else attended
-
-
-def _sum_per_component(arrays: tf.Tensor, components: tf.Tensor, num_components: int | tf.Tensor) -> tf.Tensor:
-    """Sums over the blocks of each graph and hands every block its graph's sum."""
-    return tf.gather(tf.math.unsorted_segment_sum(arrays, components, num_components), components)
-
-
-def block_layout(
-    component_ids: tf.Tensor, num_components: int | tf.Tensor, block_nodes: int
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Gives each graph whole blocks of `block_nodes`, which keeps the work linear and every shape static.
-
-    Returns:
-      positions: [num_nodes], the place of each node in the blocks laid end to end.
-      block_components: [num_nodes // block_nodes + num_components], the graph of each block.
-    """
-    ids = tf.cast(component_ids, tf.int32)
+def _lay_out(graphs: Graphs, length: int) -> _Blocks:
+    """Blocks of `length` nodes for the nodes of some graphs."""
+    if graphs.is_single:
+        return _Blocks(None, None, 1, length)
+    ids = tf.cast(graphs.ids, tf.int32)
+    order = None if graphs.is_sorted else tf.argsort(ids, stable=True)
+    sorted_ids = ids if order is None else tf.gather(ids, order)
     num_nodes = ids.shape[0] if ids.shape[0] is not None else tf.shape(ids)[0]
-    sizes = tf.math.unsorted_segment_sum(tf.ones_like(ids), ids, num_components)
-    counts = (sizes + block_nodes - 1) // block_nodes
-    first_block = tf.cumsum(counts, exclusive=True)
-    first_node = tf.cumsum(sizes, exclusive=True)
-    positions = tf.range(num_nodes) + tf.gather(first_block * block_nodes - first_node, ids)
-    blocks = tf.range(num_nodes // block_nodes + num_components)
-    ends = first_block + counts
+    sizes = tf.math.unsorted_segment_sum(tf.ones_like(ids), ids, graphs.count)
+    counts = (sizes + length - 1) // length
+    first_block, first_node = tf.cumsum(counts, exclusive=True), tf.cumsum(sizes, exclusive=True)
+    positions = tf.range(num_nodes) + tf.gather(first_block * length - first_node, sorted_ids)
+    if order is not None:
+        positions = tf.gather(positions, invert_order(order))
+    blocks = tf.range(num_nodes // length + graphs.count)
     # Unused blocks at the end hold zeros, so their graph does not matter.
-    components = tf.reduce_sum(tf.cast(blocks[:, tf.newaxis] >= ends[tf.newaxis, :], tf.int32), 1)
-    return positions, tf.minimum(components, num_components - 1)
+    ends = first_block + counts
+    block_graphs = tf.reduce_sum(tf.cast(blocks[:, tf.newaxis] >= ends[tf.newaxis, :], tf.int32), 1)
+    return _Blocks(positions, tf.minimum(block_graphs, graphs.count - 1), graphs.count, length)
 
 
-def to_blocks(array: tf.Tensor, positions: tf.Tensor, num_blocks: tf.Tensor, block_nodes: int) -> tf.Tensor:
-    """[num_nodes, ...] -> [num_blocks, block_nodes, ...], zeros where no node stands."""
-    tail = tf.shape(array)[1:]
-    placed = tf.scatter_nd(positions[:, tf.newaxis], array, tf.concat([[num_blocks * block_nodes], tail], 0))
-    return tf.reshape(placed, tf.concat([[num_blocks, block_nodes], tail], 0))
+def _swap_candidates(blocks: tf.Tensor) -> tf.Tensor:
+    """[blocks, nodes, candidates, width] <-> [blocks, candidates, nodes, width]; no change without candidates."""
+    return tf.transpose(blocks, [0, 2, 1, 3]) if blocks.shape.rank == 4 else blocks
+
+
+def _matmul_all(rows: tf.Tensor, matrices: tf.Tensor) -> tf.Tensor:
+    """[blocks, nodes, width] times each of [blocks, candidates, width, w]: [blocks, nodes, candidates, w]."""
+    shape = tf.shape(matrices)
+    side_by_side = tf.reshape(tf.transpose(matrices, [0, 2, 1, 3]), [shape[0], shape[2], shape[1] * shape[3]])
+    product = tf.matmul(rows, side_by_side)
+    return tf.reshape(product, [shape[0], tf.shape(rows)[1], shape[1], matrices.shape[-1]])

@@ -6,17 +6,26 @@ import tensorflow as tf
 
 from tpugraphs_polynormer.layers.dense import build_layers
 from tpugraphs_polynormer.layers.dropout import Dropout
-from tpugraphs_polynormer.layers.edge_index import EdgeIndex
 from tpugraphs_polynormer.layers.global_attention import GlobalAttention
 from tpugraphs_polynormer.layers.local_attention import build_convolution
+from tpugraphs_polynormer.layers.neighbours import ONE_GRAPH, Graphs, Neighbours
+from tpugraphs_polynormer.layers.registration import register
 
 
+@register
 class JointAttention(GlobalAttention):
     """App. F: out = LayerNorm(A V + linear attention) * (states W_h + b + beta), normalised as GlobalAttention is.
 
-    Arguments of GlobalAttention, and:
+    Its steps are those of GlobalAttention, and the steps of `convolve` beside them.
+
+    Args: those of GlobalAttention, and
       conv: `gat` or `gcn`, for A V.
       relu: ReLU on the result. dropout_rate: after it. formulation: see layers/ops.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> tp.layers.JointAttention(num_heads=2, head_dim=4)(tf.ones([3, 5]), edges).shape
+      TensorShape([3, 8])
     """
 
     def __init__(
@@ -42,21 +51,29 @@ class JointAttention(GlobalAttention):
         build_layers([self.convolve], tf.TensorShape(shape))
         super().build(shape)
 
-    def call(
+    def combine(
         self,
         states: tf.Tensor,
-        edges: EdgeIndex,
+        aggregated: tf.Tensor,
         *,
-        component_ids: tf.Tensor | None = None,
-        num_components: int | tf.Tensor = 1,
-        node_mask: tf.Tensor | None = None,
         fiedler: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> tf.Tensor:
-        attended = self.attend(states, component_ids=component_ids, num_components=num_components, node_mask=node_mask)
-        mixed = self.norm(attended + self.convolve(states, edges))
-        out = mixed * (self.factor(states) + self.gate(mixed, fiedler=fiedler))
+        """Norm, gate, ReLU and dropout, row by row; `aggregated` is the sum of both attentions."""
+        out = super().combine(states, aggregated, fiedler=fiedler)
         return self.dropout(tf.nn.relu(out) if self.relu else out, training=training)
+
+    def call(
+        self,
+        states: tf.Tensor,
+        near: Neighbours,
+        *,
+        graphs: Graphs = ONE_GRAPH,
+        fiedler: tf.Tensor | None = None,
+        training: bool | None = None,
+    ) -> tf.Tensor:
+        aggregated = self.aggregate(self.project(states), Graphs(*graphs)) + self.convolve(states, near)
+        return self.combine(states, aggregated, fiedler=fiedler, training=training)
 
     def get_config(self) -> dict:
         names = ("conv", "relu", "dropout_rate", "formulation")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tpugraphs_polynormer.layers.convolutions import GraphAttention, GraphConvolution, Linear
-from tpugraphs_polynormer.layers.dense import build_layers
+from tpugraphs_polynormer.layers.convolutions import Convolution, GraphAttention, GraphConvolution
+from tpugraphs_polynormer.layers.dense import Linear, build_layers
 from tpugraphs_polynormer.layers.dropout import Dropout
-from tpugraphs_polynormer.layers.edge_index import EdgeIndex
+from tpugraphs_polynormer.layers.edge_index import as_neighbours
 from tpugraphs_polynormer.layers.gate import Gate
+from tpugraphs_polynormer.layers.neighbours import ONE_GRAPH, Graphs, Neighbours
 from tpugraphs_polynormer.layers.normalization import LayerNorm, MaskedBatchNorm, layer_norm
-from tpugraphs_polynormer.layers.shared_states import SharedStep, expand
+from tpugraphs_polynormer.layers.registration import register
 
 CONVOLUTIONS = ("gat", "gcn")
 
@@ -29,13 +30,14 @@ _ARGUMENTS = (
 )
 
 
+@register
 class LocalAttention(tf.keras.layers.Layer):
     """Local equivariant attention (Eq. 7, as implemented in Eq. 12).
 
     h = relu(states W_h); x = relu(conv(states) + states W + b); out = (1 - beta) * LayerNorm(h * x) + beta * x.
 
     States [num_nodes, dim] or [num_nodes, candidates, dim] -> the same with num_heads * head_dim. Padding nodes change
-    nothing as long as padding edges join padding nodes (or are masked); batch norm reads `node_mask`.
+    nothing as long as padding edges join padding nodes (or are masked); batch norm reads the mask of `graphs`.
 
     Args:
       num_heads, head_dim: the output width is their product.
@@ -46,6 +48,14 @@ class LocalAttention(tf.keras.layers.Layer):
       dropout_rate: after the activation.
       formulation: see layers/ops.
       recompute: recompute the gated product in the backward pass instead of keeping it.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> layer = tp.layers.LocalAttention(num_heads=2, head_dim=4, dropout_rate=0.1)
+      >>> layer(tf.ones([3, 5]), edges, training=True).shape
+      TensorShape([3, 8])
+      >>> layer(tf.ones([3, 6, 5]), edges).shape  # six candidates
+      TensorShape([3, 6, 8])
     """
 
     def __init__(
@@ -93,33 +103,59 @@ class LocalAttention(tf.keras.layers.Layer):
         build_layers([self.norm_after, self.gate, self.norm], out_shape)
         super().build(shape)
 
-    def call(
+    def normalize(self, states: tf.Tensor) -> tf.Tensor:
+        """The states that the three steps take: normalised if `pre_norm`, else as they are."""
+        return states if self.norm_before is None else self.norm_before(states)
+
+    def project(self, states: tf.Tensor) -> tf.Tensor | tuple[tf.Tensor, ...]:
+        """The convolution's projection of normalised states."""
+        return self.convolve.project(states)
+
+    def aggregate(self, projected: tf.Tensor | tuple[tf.Tensor, ...], near: Neighbours) -> tf.Tensor:
+        """The convolution's sum over neighbours."""
+        return self.convolve.aggregate(projected, near)
+
+    def combine(
         self,
         states: tf.Tensor,
-        edges: EdgeIndex | SharedStep,
+        aggregated: tf.Tensor,
+        near: Neighbours,
         *,
         node_mask: tf.Tensor | None = None,
         fiedler: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> tf.Tensor:
-        if self.norm_before is not None:
-            states = self.norm_before(states)
+        """Linear parts, norms, ReLU, dropout and gate (Eq. 12), row by row; `states` as `normalize` gives them."""
         activation = tf.nn.relu if self.relu else tf.identity
-        factor = expand(activation(self.factor(states)), edges)
-        mixed = self.convolve(states, edges) + expand(self.linear(states), edges)
+        factor = near.expand(activation(self.factor(states)))
+        mixed = self.convolve.combine(states, aggregated, near) + near.expand(self.linear(states))
         if self.norm_after is not None:
-            weights = edges.row_weights() if isinstance(edges, SharedStep) else node_mask
-            mixed = self.norm_after(mixed, node_mask=weights, training=training)
+            mixed = self.norm_after(mixed, node_mask=near.row_weights(node_mask), training=training)
         mixed = self.dropout(activation(mixed), training=training)
-        combine = tf.recompute_grad(gated_product) if self.recompute else gated_product
+        gated = tf.recompute_grad(gated_product) if self.recompute else gated_product
         gate = self.gate(mixed, fiedler=fiedler)
-        return combine(factor, mixed, gate, tf.identity(self.norm.scale), tf.identity(self.norm.offset))
+        return gated(factor, mixed, gate, tf.identity(self.norm.scale), tf.identity(self.norm.offset))
+
+    def call(
+        self,
+        states: tf.Tensor,
+        near: Neighbours,
+        *,
+        graphs: Graphs = ONE_GRAPH,
+        fiedler: tf.Tensor | None = None,
+        training: bool | None = None,
+    ) -> tf.Tensor:
+        near, states = as_neighbours(near), self.normalize(states)
+        aggregated = self.aggregate(self.project(states), near)
+        return self.combine(
+            states, aggregated, near, node_mask=Graphs(*graphs).mask, fiedler=fiedler, training=training
+        )
 
     def get_config(self) -> dict:
         return {**super().get_config(), **{name: getattr(self, name) for name in _ARGUMENTS}}
 
 
-def build_convolution(conv: str, *, num_heads: int, head_dim: int, formulation: str) -> tf.keras.layers.Layer:
+def build_convolution(conv: str, *, num_heads: int, head_dim: int, formulation: str) -> Convolution:
     """The `gat` or `gcn` layer of width num_heads * head_dim."""
     if conv == "gat":
         return GraphAttention(num_heads=num_heads, head_dim=head_dim, formulation=formulation, name="convolve")
@@ -135,6 +171,6 @@ def gated_product(
     product = factor * mixed
     if gate.shape.rank > 1:
         return (1 - gate) * layer_norm(product, scale, offset) + gate * mixed
-    # One vector for all nodes goes into the norm's own, which spares passes over the states.
+    # One gate for all nodes is multiplied into the norm's scale and offset, which saves passes over the states.
     rest = tf.cast(1 - gate, scale.dtype)
     return layer_norm(product, rest * scale, rest * offset) + gate * mixed

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tpugraphs_polynormer.layers.ops.aggregation import in_xla
+from tpugraphs_polynormer.layers.ops.formulation import in_xla
+from tpugraphs_polynormer.layers.registration import register
 
 EPSILON = 1e-5  # the authors'
 
@@ -55,8 +56,14 @@ def _lengths(rows: tf.Tensor) -> tf.Tensor:
     return tf.math.reduce_euclidean_norm(rows, -1, keepdims=True)
 
 
+@register
 class LayerNorm(tf.keras.layers.Layer):
-    """Layer norm over the last axis: [..., dim] -> [..., dim]."""
+    """Layer norm over the last axis: [..., dim] -> [..., dim].
+
+    Example:
+      >>> tp.layers.LayerNorm()(tf.constant([[1.0, 3.0]])).numpy().round(3).tolist()
+      [[-1.0, 1.0]]
+    """
 
     def build(self, shape: tf.TensorShape) -> None:
         dim = tf.TensorShape(shape)[-1]
@@ -68,6 +75,7 @@ class LayerNorm(tf.keras.layers.Layer):
         return layer_norm(states, self.scale, self.offset)
 
 
+@register
 class MaskedBatchNorm(tf.keras.layers.Layer):
     """Batch norm of [num_nodes, ..., dim] over the real nodes (and candidates).
 
@@ -75,6 +83,11 @@ class MaskedBatchNorm(tf.keras.layers.Layer):
 
     Args:
       momentum: share of the old moving statistics kept at each step (torch's default of 0.1 is 0.9 here).
+
+    Example:
+      >>> states, mask = tf.constant([[1.0], [3.0], [99.0]]), tf.constant([True, True, False])
+      >>> tp.layers.MaskedBatchNorm()(states, node_mask=mask, training=True).numpy()[:2].round(3).tolist()
+      [[-1.0], [1.0]]
     """
 
     def __init__(self, *, momentum: float = 0.9, **kwargs):

@@ -1,15 +1,15 @@
 """Early fusion without the waste: a node that no candidate has reached yet has one state, not one per candidate.
 
-Nodes are put in the order of their hops from the configurable ones. Before the first layer only the config nodes
-differ between candidates; each layer lets the difference travel one hop. So the nodes that vary are always a prefix of
-the order, and the states of p varying nodes and n - p shared ones are kept as the rows of one matrix
+Nodes are put in the order of their hops from the config nodes. Before the first layer only the config nodes differ
+between candidates; each layer lets the difference travel one hop. So the nodes that vary are always a prefix of the
+order, and the states of p varying nodes and n - p shared ones are kept as the rows of one matrix
 
-    [p * candidates + n - p, dim]: candidate by candidate for each varying node, then one row for each shared node.
+    [p * candidates + n - p, dim]: one row per candidate for each varying node, then one row for each shared node.
 
-Whatever works row by row (dense layers, norms, activations) needs no change; only what mixes nodes does:
-`aggregate_hop`, `attend_hop`, and global attention, which reads the two parts (models/shared_attention.py). Scores and
-gradients are those of the naive computation on [n, candidates, dim]. (Dropout draws one mask for a shared row:
-candidates see the same noise there.)
+What works row by row (dense layers, norms, activations) needs no change. What mixes nodes goes through the methods of
+`Neighbours` (see neighbours.py), and global attention reads the two parts one after the other. Scores and gradients are
+those of the naive computation on [n, candidates, dim]. (Dropout draws one mask for a shared row: candidates see the
+same noise there.)
 
 The sizes of the prefixes depend on the data, so XLA cannot compile this: under XLA RankingModel computes naively.
 """
@@ -30,7 +30,8 @@ from tpugraphs_polynormer.layers.edge_index import (
     repeat_each,
     select_edges,
 )
-from tpugraphs_polynormer.layers.ops.aggregation import attend, inverse_degree, sum_edges
+from tpugraphs_polynormer.layers.neighbours import Graphs
+from tpugraphs_polynormer.layers.ops.aggregation import inverse_degree, sum_edges
 
 
 @dataclass(frozen=True)
@@ -63,23 +64,18 @@ class SharedStep:
         first, others = split_at(rows, tf.shape(added)[0])
         return tf.concat([first + added, others], 0)
 
-    def join(self, varying: tf.Tensor, shared: tf.Tensor) -> tf.Tensor:
-        """[after, candidates, ...] and [num_nodes - after, ...] -> rows of the output."""
-        tail = shared.shape[1:].as_list()
-        return tf.concat([tf.reshape(varying, [-1, *tail]), shared], 0)
-
     def connect_rows(self) -> EdgeIndex:
         """The edges among rows: from rows of the input to rows of the output.
 
-        An edge into a node that varies stands once for each candidate, from the source's row of that candidate or from
-        its only one; an edge into a shared node stands once. Both orders follow from those of `edges`: no sort.
+        An edge into a node that varies occurs once for each candidate, from the source's row of that candidate or from
+        its only row; an edge into a shared node occurs once. Both orders follow from those of `edges`: no sort.
         """
         edges, k, before, after = self.edges, self.num_candidates, self.before, self.after
         counts = edges.target_offsets[1:] - edges.target_offsets[:-1]
         num_into_varying = edges.target_offsets[after]
 
         def position(edge: tf.Tensor, candidate: tf.Tensor) -> tf.Tensor:
-            """Where an edge (of a candidate) stands: by target, then candidate, then as in `edges`."""
+            """The index of an edge (of a candidate): by target, then candidate, then as in `edges`."""
             target = tf.gather(edges.target, edge)
             first = tf.gather(edges.target_offsets, target)
             in_varying = k * first + candidate * tf.gather(counts, target) + edge - first
@@ -121,11 +117,49 @@ class SharedStep:
             source_offsets=count_offsets(source, edges.num_nodes + (k - 1) * before),
         )
 
-    def row_weights(self) -> tf.Tensor:
-        """[rows of the output]: how often each row stands in the naive [n, candidates, dim]; 0 for padding."""
+    def row_weights(self, mask: tf.Tensor | None) -> tf.Tensor:
+        """[rows of the output]: how often each row counts in the naive [n, candidates, dim]; 0 for padding.
+
+        The mask of the reach counts, because `mask` is in another order.
+        """
         real = tf.cast(self.node_mask, tf.float32)
         varying = tf.repeat(real[: self.after], self.num_candidates)
         return tf.concat([varying, real[self.after :] * tf.cast(self.num_candidates, tf.float32)], 0)
+
+    def aggregate(self, values: tf.Tensor, *, how: str, formulation: str = "auto") -> tf.Tensor:
+        """Rows of the input [rows, dim] -> rows of the output.
+
+        A sum splits: varying neighbours are added up per candidate, shared ones once, for all targets together.
+        """
+        inverse = inverse_degree(self.edges)
+        if how == "gcn":
+            values *= tf.cast(_row_values(tf.sqrt(inverse), self.before, self.num_candidates), values.dtype)
+        dim, edges = values.shape[-1], self.edges
+        varying, _, shared = self.cut(values, self.before)
+        varying = tf.reshape(varying, [self.before, self.num_candidates * dim])
+        from_varying = select_edges(
+            edges, edges.source < self.before, sources=(0, self.before), targets=(0, self.after)
+        )
+        from_shared = select_edges(edges, edges.source >= self.before, sources=(self.before, edges.num_nodes))
+        varying = sum_edges(varying, from_varying, formulation=formulation)
+        shared = sum_edges(shared, from_shared, formulation=formulation)  # [num_nodes, dim]
+        begin, shared = split_at(shared, self.after)
+        varying = tf.reshape(varying, [self.after, self.num_candidates, dim]) + begin[:, tf.newaxis]
+        summed = tf.concat([tf.reshape(varying, [-1, dim]), shared], 0)
+        if how == "sum":
+            return summed
+        scale = tf.sqrt(inverse) if how == "gcn" else inverse
+        return summed * tf.cast(_row_values(scale, self.after, self.num_candidates), values.dtype)
+
+    def attend(
+        self, source_logits: tf.Tensor, target_logits: tf.Tensor, values: tf.Tensor, *, formulation: str = "auto"
+    ) -> tf.Tensor:
+        """Logits [input rows, heads], values [input rows, heads, dim] -> [output rows, heads, dim].
+
+        A node that varies weighs all its neighbours by candidate; one that does not has shared neighbours only.
+        """
+        edges = self.connect_rows()
+        return edges.attend(source_logits, self.expand(target_logits), values, formulation=formulation)
 
 
 class Reach(NamedTuple):
@@ -138,7 +172,7 @@ class Reach(NamedTuple):
     order: tf.Tensor  # [num_nodes], which node comes where
     position: tf.Tensor  # [num_nodes], the index of each node in the order
     sizes: tuple[tf.Tensor, ...]  # nodes within 0, 1, ..., num_hops hops
-    graphs: tf.Tensor  # [num_nodes] int32
+    graph_ids: tf.Tensor  # [num_nodes] int32
     node_mask: tf.Tensor  # [num_nodes] bool
 
 
@@ -154,7 +188,7 @@ class SharedStates:
         """Nodes that vary after the last layer."""
         return self.reach.sizes[-1]
 
-    def hops(self, num_layers: int) -> list[SharedStep]:
+    def steps(self, num_layers: int) -> list[SharedStep]:
         """The steps of `num_layers` layers; after `num_hops` of them nothing spreads (layers without edges)."""
         sizes = (*self.reach.sizes, *self.reach.sizes[-1:] * num_layers)[: num_layers + 1]
         return [
@@ -168,24 +202,33 @@ class SharedStates:
             for before, after in itertools.pairwise(sizes)
         ]
 
-    def split(self, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def parts(self, rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """The last rows as [num_varying, candidates, dim] and [num_nodes - num_varying, 1, dim]."""
         varying, shared = split_at(rows, self.num_varying * self.num_candidates)
         return tf.reshape(varying, [-1, self.num_candidates, rows.shape[-1]]), shared[:, tf.newaxis]
 
+    def part_graphs(self, graphs: Graphs) -> tuple[Graphs, ...]:
+        """The graphs of both parts; each part is in the order of the reach."""
+        ids, masks = self.split_nodes(self.reach.graph_ids), self.split_nodes(self.reach.node_mask)
+        return tuple(Graphs(*part, is_sorted=False) for part in zip(ids, [graphs.count] * 2, masks, strict=True))
+
+    def join(self, parts: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
+        """Both parts."""
+        return parts
+
     def split_nodes(self, per_node: tf.Tensor) -> list[tf.Tensor]:
-        """[num_nodes, ...] in the order of the reach, cut as `split` does."""
+        """[num_nodes, ...] in the order of the reach, split as `parts` does."""
         return split_at(per_node, self.num_varying)
 
 
-def find_reach(edges: EdgeIndex, starts: tf.Tensor, *, num_hops: int, graphs: tf.Tensor, node_mask: tf.Tensor) -> Reach:
+def find_reach(edges: EdgeIndex, starts: tf.Tensor, *, num_hops: int, graphs: Graphs) -> Reach:
     """The reach of a batch's candidates.
 
     Args:
       edges: both ways, as the layers use them.
       starts: [num_nodes] bool, the nodes that candidates differ in before the first layer.
       num_hops: how many layers look at neighbours.
-      graphs: [num_nodes] int, the graph of each node. node_mask: [num_nodes] bool.
+      graphs: of the nodes, with a mask.
     """
     if edges.mask is not None:
         edges = select_edges(edges, edges.mask)._replace(mask=None)
@@ -198,8 +241,8 @@ def find_reach(edges: EdgeIndex, starts: tf.Tensor, *, num_hops: int, graphs: tf
         order=order,
         position=position,
         sizes=tuple(itertools.accumulate(tf.shape(ring)[0] for ring in rings[:-1])),
-        graphs=tf.gather(graphs, order),
-        node_mask=tf.gather(node_mask, order),
+        graph_ids=tf.gather(graphs.ids, order),
+        node_mask=tf.gather(graphs.mask, order),
     )
 
 
@@ -217,51 +260,6 @@ def count_hops(source: tf.Tensor, target: tf.Tensor, starts: tf.Tensor, most: in
         reached = tf.maximum(reached, arrived)
         hops += 1 - reached
     return hops
-
-
-def layer_edges(edges: EdgeIndex | SharedStates, num_layers: int) -> list[EdgeIndex | SharedStep]:
-    """What each of an encoder's layers gets as its edges."""
-    return edges.hops(num_layers) if isinstance(edges, SharedStates) else [edges] * num_layers
-
-
-def expand(states: tf.Tensor, edges: EdgeIndex | SharedStep) -> tf.Tensor:
-    """States of a layer's input, as its output has them."""
-    return edges.expand(states) if isinstance(edges, SharedStep) else states
-
-
-def aggregate_hop(rows: tf.Tensor, hop: SharedStep, *, how: str, formulation: str) -> tf.Tensor:
-    """`kernels.aggregate` of rows [input rows, dim] -> [output rows, dim].
-
-    A sum splits: varying neighbours are added up per candidate, shared ones once, for all targets together.
-    """
-    inverse = inverse_degree(hop.edges)
-    if how == "gcn":
-        rows *= tf.cast(_row_values(tf.sqrt(inverse), hop.before, hop.num_candidates), rows.dtype)
-    dim = rows.shape[-1]
-    varying, _, shared = hop.cut(rows, hop.before)
-    varying = tf.reshape(varying, [hop.before, hop.num_candidates * dim])
-    edges = hop.edges
-    from_varying = select_edges(edges, edges.source < hop.before, sources=(0, hop.before), targets=(0, hop.after))
-    from_shared = select_edges(edges, edges.source >= hop.before, sources=(hop.before, edges.num_nodes))
-    varying = sum_edges(varying, from_varying, formulation=formulation)
-    shared = sum_edges(shared, from_shared, formulation=formulation)  # [num_nodes, dim]
-    begin, shared = split_at(shared, hop.after)
-    varying = tf.reshape(varying, [hop.after, hop.num_candidates, dim]) + begin[:, tf.newaxis]
-    summed = hop.join(varying, shared)
-    if how == "sum":
-        return summed
-    scale = tf.sqrt(inverse) if how == "gcn" else inverse
-    return summed * tf.cast(_row_values(scale, hop.after, hop.num_candidates), rows.dtype)
-
-
-def attend_hop(
-    source_logits: tf.Tensor, target_logits: tf.Tensor, values: tf.Tensor, hop: SharedStep, *, formulation: str
-) -> tf.Tensor:
-    """`kernels.attend` of rows: scores [input rows, heads], values [input rows, heads, dim] -> [output rows, ...].
-
-    A node that varies weighs all its neighbours by candidate; one that does not has shared neighbours only.
-    """
-    return attend(source_logits, hop.expand(target_logits), values, hop.connect_rows(), formulation=formulation)
 
 
 def _for_each_candidate(nodes: tf.Tensor, splits: tf.Tensor, k: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

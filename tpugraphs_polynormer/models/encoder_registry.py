@@ -1,77 +1,101 @@
-"""Encoders by config: the graph encoder that a ModelConfig names."""
+"""Encoders by config: the graph encoder that an EncoderConfig names."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import inspect
+from dataclasses import fields
 
-from tpugraphs_polynormer.config.schema import ModelConfig
+from tpugraphs_polynormer.config.loader import ConfigError
+from tpugraphs_polynormer.config.schema import EncoderConfig, RankingModelConfig
 from tpugraphs_polynormer.layers.global_attention import BLOCK_NODES
 from tpugraphs_polynormer.models.encoder import Encoder
 from tpugraphs_polynormer.models.gnn import GAT, GCN, MLP, GraphSAGE
 from tpugraphs_polynormer.models.polynormer import Polynormer
 from tpugraphs_polynormer.models.tpugraphs_baseline import TpuGraphsLayoutBaseline, TpuGraphsTileBaseline
 
+_ENCODERS = {
+    "polynormer": Polynormer,
+    "polynormer-local": Polynormer,
+    "gcn": GCN,
+    "graphsage": GraphSAGE,
+    "gat": GAT,
+    "mlp": MLP,
+}
 _OFFICIAL = {"layout": TpuGraphsLayoutBaseline, "tile": TpuGraphsTileBaseline}
-_SLOT_BLOCK = 32  # programs have tens to hundreds of config nodes
+_NCONFIG_BLOCK = 32  # programs have tens to hundreds of config nodes
+# Arguments of Polynormer that belong to layers which it has not in these forms.
+_UNUSED = {
+    "polynormer-local": {"attention", "num_global_layers", "global_dropout_rate", "share_query_key"},
+    "local_and_global": {"num_global_layers", "global_dropout_rate", "pre_norm", "post_norm", "recompute"},
+}
+_CHECKED = {field.name for field in fields(EncoderConfig)} - {"encoder", "input_dropout_rate"} | {"version"}
 
 
-def build_ranking_encoder(config: ModelConfig, kind: str) -> Encoder:
+def build_ranking_encoder(config: RankingModelConfig, kind: str) -> Encoder:
     """The encoder of a model that ranks layouts or tiles; `graphsage` is the official baseline of that kind."""
     if config.encoder != "graphsage":
         return build_encoder(config)
     begins_with_layer = kind == "tile"  # its `begin` is one
-    return _OFFICIAL[kind](**_shared_arguments(config, "encoder", config.num_local_layers - begins_with_layer))
+    return build_encoder(config, cls=_OFFICIAL[kind], num_layers=config.num_local_layers - begins_with_layer)
 
 
-def build_nconfig_encoder(config: ModelConfig, kind: str) -> Encoder:
+def build_nconfig_encoder(config: RankingModelConfig, kind: str) -> Encoder:
     """The same architecture for the graph of config nodes: with fewer layers."""
-    if config.encoder == "graphsage":
-        return _OFFICIAL[kind](**_shared_arguments(config, "nconfig_encoder", config.num_nconfig_layers))
-    fewer = replace(config, num_local_layers=config.num_nconfig_layers)
-    return build_encoder(fewer, name="nconfig_encoder", block_nodes=_SLOT_BLOCK)
+    cls = _OFFICIAL[kind] if config.encoder == "graphsage" else None
+    changes = {"num_layers": config.num_nconfig_layers, "block_nodes": _NCONFIG_BLOCK}
+    return build_encoder(config, "nconfig_encoder", cls=cls, **changes)
 
 
-def build_encoder(config: ModelConfig, name: str = "encoder", block_nodes: int = BLOCK_NODES) -> Encoder:
-    """States [num_nodes, (candidates,) dim] -> [num_nodes, (candidates,) hidden_dim]; `block_nodes`: of Polynormer."""
-    if config.encoder in ("polynormer", "polynormer-local"):
-        return _build_polynormer(config, name, block_nodes)
-    shared = _shared_arguments(config, name, config.num_local_layers)
-    if config.encoder == "gat":
-        return GAT(num_heads=config.num_heads, **shared)
-    return {"gcn": GCN, "graphsage": GraphSAGE, "mlp": MLP}[config.encoder](**shared)
+def build_encoder(
+    config: EncoderConfig,
+    name: str = "encoder",
+    *,
+    cls: type[Encoder] | None = None,
+    num_layers: int | None = None,
+    block_nodes: int = BLOCK_NODES,
+) -> Encoder:
+    """The encoder of a config: states [num_nodes, (candidates,) dim] -> [num_nodes, (candidates,) hidden_dim].
+
+    It gets those fields of the config that its constructor has; another that is not at its default is a ConfigError.
+
+    Args:
+      cls: instead of the class that the config names. num_layers: instead of its num_local_layers.
+      block_nodes: see GlobalAttention.
+    """
+    check_encoder(config)
+    num_layers = config.num_local_layers if num_layers is None else num_layers
+    values = {field.name: getattr(config, field.name) for field in fields(config)}
+    values |= {"head_dim": config.hidden_dim // config.num_heads, "block_nodes": block_nodes}
+    values |= {"num_layers": num_layers, "num_local_layers": num_layers}
+    if config.encoder == "polynormer-local":
+        values |= {"attention": "local", "num_global_layers": 0}
+    cls = cls or _ENCODERS[config.encoder]
+    return cls(**{argument: values[argument] for argument in _arguments(cls) & values.keys()}, name=name)
 
 
-def _shared_arguments(config: ModelConfig, name: str, num_layers: int) -> dict:
-    return {
-        "hidden_dim": config.hidden_dim,
-        "num_layers": num_layers,
-        "dropout_rate": config.dropout_rate,
-        "formulation": config.formulation,
-        "name": name,
-    }
+def check_encoder(config: EncoderConfig) -> None:
+    """Refuses a field that the config's encoder would ignore."""
+    for name, default in unread_fields(config).items():
+        if getattr(config, name) != default:
+            is_joint = config.encoder == "polynormer" and config.attention in _UNUSED
+            form = f"attention {config.attention}" if is_joint else f"encoder {config.encoder}"
+            raise ConfigError(
+                f"model.{name}: found {getattr(config, name)!r}, but model.{form} has no such setting; "
+                f"leave it at {default!r}, or choose another"
+            )
 
 
-def _build_polynormer(config: ModelConfig, name: str, block_nodes: int) -> Polynormer:
-    is_local = config.encoder == "polynormer-local"
-    is_large = config.parametrization == "large"
-    return Polynormer(
-        num_heads=config.num_heads,
-        head_dim=config.hidden_dim // config.num_heads,
-        num_local_layers=config.num_local_layers,
-        num_global_layers=0 if is_local else config.num_global_layers,
-        attention="local" if is_local else config.attention,
-        conv=config.conv,
-        beta=config.beta,
-        learn_beta=not is_large,
-        pre_norm=config.pre_norm,
-        post_norm=config.post_norm,
-        relu=config.relu,
-        share_query_key=config.share_query_key,
-        version=1 if config.equivariance == "v1" else 2,
-        dropout_rate=config.dropout_rate,
-        global_dropout_rate=config.global_dropout_rate,
-        formulation=config.formulation,
-        recompute=config.recompute,
-        block_nodes=block_nodes,
-        name=name,
-    )
+def unread_fields(config: EncoderConfig) -> dict[str, object]:
+    """The fields that the config's encoder has no use for, each with its default."""
+    read = {"hidden_dim", "num_local_layers", *_arguments(_ENCODERS[config.encoder])}
+    for form in (config.encoder, config.attention):
+        read -= _UNUSED.get(form, set())
+    if isinstance(config, RankingModelConfig) and config.cross_candidates:
+        read.add("num_heads")  # of the attention among candidates
+    return {field.name: field.default for field in fields(config) if field.name in _CHECKED - read}
+
+
+def _arguments(cls: type[Encoder]) -> set[str]:
+    """The names that a constructor takes, those that it passes on included."""
+    classes = [each for each in cls.__mro__ if issubclass(each, Encoder)]
+    return {argument for each in classes for argument in inspect.signature(each.__init__).parameters}

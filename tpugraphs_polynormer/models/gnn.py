@@ -1,16 +1,16 @@
-"""Baseline encoders, GCN, GraphSAGE and GAT, that can stand wherever Polynormer does."""
+"""Baseline encoders with Polynormer's interface: GCN, GraphSAGE, GAT and MLP."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
-from tpugraphs_polynormer.layers.convolutions import GraphAttention, GraphConvolution, Linear, SageConvolution
-from tpugraphs_polynormer.layers.dense import build_layers
+from tpugraphs_polynormer.layers.convolutions import Convolution, GraphAttention, GraphConvolution, SageConvolution
+from tpugraphs_polynormer.layers.dense import Linear, build_layers
 from tpugraphs_polynormer.layers.dropout import Dropout
-from tpugraphs_polynormer.layers.edge_index import EdgeIndex
-from tpugraphs_polynormer.layers.shared_states import SharedStates, SharedStep, layer_edges
+from tpugraphs_polynormer.layers.edge_index import as_neighbours
+from tpugraphs_polynormer.layers.neighbours import ONE_GRAPH, Graphs, Neighbours, NeighbourSteps
+from tpugraphs_polynormer.layers.registration import register
 from tpugraphs_polynormer.models.encoder import Encoder
-from tpugraphs_polynormer.models.polynormer import Polynormer
 
 
 class GraphNetwork(Encoder):
@@ -32,7 +32,7 @@ class GraphNetwork(Encoder):
         self.dropout = Dropout(rate=dropout_rate)
         self.convolutions = [self.create_convolution(f"convolution_{i}") for i in range(num_layers)]
 
-    def create_convolution(self, name: str) -> tf.keras.layers.Layer:
+    def create_convolution(self, name: str) -> Convolution:
         """The layer that tells one baseline from another."""
         raise NotImplementedError(f"{type(self).__name__} does not say which convolution it is made of")
 
@@ -55,40 +55,66 @@ class GraphNetwork(Encoder):
     def call(
         self,
         states: tf.Tensor,
-        edges: EdgeIndex | SharedStates,
+        near: NeighbourSteps,
         *,
-        component_ids: tf.Tensor | None = None,
-        num_components: int | tf.Tensor = 1,
-        node_mask: tf.Tensor | None = None,
+        graphs: Graphs = ONE_GRAPH,
+        phase: str | None = None,
         fiedler: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
+    ) -> tf.Tensor | tuple[tf.Tensor, ...]:
         """Polynormer's signature; a baseline reads only the states and the edges."""
-        for convolution, along in zip(self.convolutions, layer_edges(edges, self.num_layers), strict=True):
-            states = self.dropout(self.activation(convolution(states, along)), training=training)
-        return edges.split(states) if isinstance(edges, SharedStates) else states
+        self.check_phase(phase)
+        near = as_neighbours(near)
+        for convolution, step in zip(self.convolutions, near.steps(self.num_layers), strict=True):
+            states = self.close(convolution(states, step), training=training)
+        return near.join(near.parts(states))
+
+    def close(self, states: tf.Tensor, *, training: bool | None = None) -> tf.Tensor:
+        """Activation and dropout: what follows each convolution."""
+        return self.dropout(self.activation(states), training=training)
 
     def get_config(self) -> dict:
         names = ("hidden_dim", "num_layers", "dropout_rate", "formulation")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
+@register
 class GCN(GraphNetwork):
-    """Graph convolutional network."""
+    """Graph convolutional network.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> tp.models.GCN(hidden_dim=8, num_layers=2)(tf.ones([3, 5]), edges).shape
+      TensorShape([3, 8])
+    """
 
     def create_convolution(self, name: str) -> GraphConvolution:
         return GraphConvolution(units=self.hidden_dim, formulation=self.formulation, name=name)
 
 
+@register
 class GraphSAGE(GraphNetwork):
-    """GraphSAGE with mean pooling."""
+    """GraphSAGE with mean pooling.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> tp.models.GraphSAGE(hidden_dim=8, num_layers=2)(tf.ones([3, 5]), edges).shape
+      TensorShape([3, 8])
+    """
 
     def create_convolution(self, name: str) -> SageConvolution:
         return SageConvolution(units=self.hidden_dim, formulation=self.formulation, name=name)
 
 
+@register
 class GAT(GraphNetwork):
-    """Graph attention network; `num_heads` must divide `hidden_dim`."""
+    """Graph attention network; `num_heads` must divide `hidden_dim`.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> tp.models.GAT(hidden_dim=8, num_layers=2, num_heads=2)(tf.ones([3, 5]), edges).shape
+      TensorShape([3, 8])
+    """
 
     def __init__(self, *, hidden_dim: int, num_heads: int = 8, **kwargs):
         if hidden_dim % num_heads:
@@ -104,21 +130,42 @@ class GAT(GraphNetwork):
         return {**super().get_config(), "num_heads": self.num_heads}
 
 
-class _NodeLinear(Linear):
-    """A convolution that looks at no neighbour."""
+@register
+class NodeLinear(Convolution):
+    """A convolution that looks at no neighbour: states W + b."""
 
-    def call(self, states: tf.Tensor, edges: EdgeIndex | SharedStep) -> tf.Tensor:
-        return super().call(states)
+    def __init__(self, *, units: int, **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+        self.linear = Linear(units, name="linear")
+
+    def build(self, shape: tf.TensorShape) -> None:
+        build_layers([self.linear], shape)
+        super().build(shape)
+
+    def project(self, states: tf.Tensor) -> tf.Tensor:
+        """states W + b."""
+        return self.linear(states)
+
+    def aggregate(self, projected: tf.Tensor, near: Neighbours) -> tf.Tensor:
+        """Each row's own projection."""
+        return near.expand(projected)
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "units": self.units}
 
 
+@register
 class MLP(GraphNetwork):
-    """No graph at all: what a model gains by edges is measured against this."""
+    """No graph at all: what a model gains by edges is measured against this.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> tp.models.MLP(hidden_dim=8, num_layers=2)(tf.ones([3, 5]), edges).shape
+      TensorShape([3, 8])
+    """
 
     num_hops = 0
 
-    def create_convolution(self, name: str) -> _NodeLinear:
-        return _NodeLinear(self.hidden_dim, name=name)
-
-
-# Encoders by class name, as Keras deserialisation wants them.
-ENCODERS = {layer.__name__: layer for layer in (Polynormer, GCN, GraphSAGE, GAT, MLP)}
+    def create_convolution(self, name: str) -> NodeLinear:
+        return NodeLinear(units=self.hidden_dim, name=name)

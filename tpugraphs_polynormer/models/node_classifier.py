@@ -4,31 +4,38 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tpugraphs_polynormer.layers.convolutions import Linear
-from tpugraphs_polynormer.layers.dense import build_layers
+from tpugraphs_polynormer.layers.dense import Linear, build_layers
 from tpugraphs_polynormer.layers.dropout import Dropout
-from tpugraphs_polynormer.layers.edge_index import EdgeIndex
-from tpugraphs_polynormer.models.gnn import ENCODERS
+from tpugraphs_polynormer.layers.neighbours import ONE_GRAPH, Graphs, NeighbourSteps
+from tpugraphs_polynormer.layers.registration import register
+from tpugraphs_polynormer.models.encoder import Encoder
 from tpugraphs_polynormer.models.polynormer import Polynormer
 
 
+@register
 class NodeClassifier(tf.keras.Model):
     """Features [num_nodes, feature_dim] -> float32 logits [num_nodes, num_classes].
 
     Input dropout, then (small-graph form) a linear map to the encoder's width and dropout, then the encoder, then the
-    head of the encoder's phase. The large-graph form (`input_dim` None) feeds the features to the encoder as they are.
+    head of the phase. The large-graph form (`input_dim` None) feeds the features to the encoder as they are.
 
     Args:
       encoder: Polynormer, or a layer of models/gnn.py (which has the `local` phase only).
       num_classes: logits per node.
       input_dim: width of the linear map before the encoder, None for none.
       input_dropout_rate: on the features. dropout_rate: after the linear map.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> encoder = tp.Polynormer(num_heads=2, head_dim=4, num_local_layers=3, num_global_layers=2)
+      >>> tp.NodeClassifier(encoder=encoder, num_classes=7, input_dim=8)(tf.ones([3, 5]), edges).shape
+      TensorShape([3, 7])
     """
 
     def __init__(
         self,
         *,
-        encoder: tf.keras.layers.Layer,
+        encoder: Encoder,
         num_classes: int,
         input_dim: int | None = None,
         input_dropout_rate: float = 0.0,
@@ -45,18 +52,7 @@ class NodeClassifier(tf.keras.Model):
         self.project_inputs = None if input_dim is None else Linear(input_dim, name="project_inputs")
         self.dropout = Dropout(rate=dropout_rate)
         self.local_head = Linear(num_classes, name="local_head")
-        has_phases = isinstance(encoder, Polynormer) and bool(encoder.global_layers)
-        self.global_head = Linear(num_classes, name="global_head") if has_phases else None
-
-    @property
-    def phase(self) -> str:
-        """The encoder's phase; `local` for an encoder without phases."""
-        return "local" if self.global_head is None else self.encoder.phase
-
-    @phase.setter
-    def phase(self, phase: str) -> None:
-        if phase != self.phase:
-            self.encoder.phase = phase
+        self.global_head = Linear(num_classes, name="global_head") if "global" in encoder.phases else None
 
     def build(self, shape: tf.TensorShape) -> None:
         """Builds everything from the shape of the features, heads of both phases included."""
@@ -72,27 +68,28 @@ class NodeClassifier(tf.keras.Model):
     def call(
         self,
         features: tf.Tensor,
-        edges: EdgeIndex,
+        near: NeighbourSteps,
         *,
-        component_ids: tf.Tensor | None = None,
-        num_components: int | tf.Tensor = 1,
-        node_mask: tf.Tensor | None = None,
+        graphs: Graphs = ONE_GRAPH,
+        phase: str | None = None,
         fiedler: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> tf.Tensor:
+        """The arguments of the encoder; `phase` also chooses the head."""
+        states = self.begin(features, training=training)
+        states = self.encoder(states, near, graphs=graphs, phase=phase, fiedler=fiedler, training=training)
+        return self.classify(states, phase=phase)
+
+    def begin(self, features: tf.Tensor, *, training: bool | None = None) -> tf.Tensor:
+        """The encoder's first states."""
         states = self.input_dropout(features, training=training)
-        if self.project_inputs is not None:
-            states = self.dropout(self.project_inputs(states), training=training)
-        states = self.encoder(
-            states,
-            edges,
-            component_ids=component_ids,
-            num_components=num_components,
-            node_mask=node_mask,
-            fiedler=fiedler,
-            training=training,
-        )
-        head = self.local_head if self.phase == "local" else self.global_head
+        if self.project_inputs is None:
+            return states
+        return self.dropout(self.project_inputs(states), training=training)
+
+    def classify(self, states: tf.Tensor, *, phase: str | None = None) -> tf.Tensor:
+        """Float32 logits of the encoder's states, by the head of the phase."""
+        head = self.local_head if self.encoder.check_phase(phase) == "local" else self.global_head
         return tf.cast(head(states), tf.float32)
 
     def get_config(self) -> dict:
@@ -102,7 +99,7 @@ class NodeClassifier(tf.keras.Model):
 
     @classmethod
     def from_config(cls, config: dict, custom_objects: dict | None = None) -> NodeClassifier:
-        encoder = tf.keras.layers.deserialize(config["encoder"], custom_objects={**ENCODERS, **(custom_objects or {})})
+        encoder = tf.keras.layers.deserialize(config["encoder"], custom_objects=custom_objects)
         return cls(**{**config, "encoder": encoder})
 
 

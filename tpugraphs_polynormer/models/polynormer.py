@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+
 import tensorflow as tf
 
-from tpugraphs_polynormer.layers.convolutions import Linear
-from tpugraphs_polynormer.layers.dense import build_layers
+from tpugraphs_polynormer.layers.dense import Linear, build_layers
 from tpugraphs_polynormer.layers.dropout import Dropout
-from tpugraphs_polynormer.layers.edge_index import EdgeIndex
-from tpugraphs_polynormer.layers.global_attention import BLOCK_NODES, GlobalAttention
+from tpugraphs_polynormer.layers.edge_index import as_neighbours
+from tpugraphs_polynormer.layers.global_attention import BLOCK_NODES, GlobalAttention, KeySums
 from tpugraphs_polynormer.layers.joint_attention import JointAttention
 from tpugraphs_polynormer.layers.local_attention import LocalAttention
+from tpugraphs_polynormer.layers.neighbours import ONE_GRAPH, Graphs, NeighbourSteps
 from tpugraphs_polynormer.layers.normalization import LayerNorm
-from tpugraphs_polynormer.layers.shared_states import SharedStates, expand, layer_edges
+from tpugraphs_polynormer.layers.registration import register
 from tpugraphs_polynormer.models.encoder import Encoder
-from tpugraphs_polynormer.models.shared_attention import attend_parts
 
 ATTENTIONS = ("local", "local_to_global", "local_and_global")
-PHASES = ("local", "global")
 
 _ARGUMENTS = (
     "num_heads",
@@ -41,20 +41,18 @@ _ARGUMENTS = (
 )
 
 
+@register
 class Polynormer(Encoder):
     """Polynormer: node states [num_nodes, (candidates,) dim] -> [num_nodes, (candidates,) num_heads * head_dim].
 
     X_local is the sum of the local layers' outputs. In phase `local` (the warm-up) it is the result; in phase `global`
-    the global layers follow: X = dropout(relu(GlobalAttention(X) W_out)), W_out shared by all of them.
-
-    The phase is part of the saved state: a checkpoint restores it. It is read when a tf.function is traced, so make
-    (or re-make) the training function after setting or restoring it.
+    the global layers follow: X = dropout(relu(GlobalAttention(X) W_out)), W_out shared by all of them. The phase is an
+    argument of `call`.
 
     Args:
       num_heads, head_dim: the width is their product.
       num_local_layers, num_global_layers: layers of each kind; the latter counts only for `local_to_global`.
       attention: `local` (Polynormer-Local), `local_to_global`, or `local_and_global` (App. F; no phases).
-      phase: `local` or `global`, the one to start in.
       conv: `gat` or `gcn`.
       beta, learn_beta: see Gate; the authors' large-graph model is beta=0.9, learn_beta=False.
       pre_norm, post_norm: see LocalAttention.
@@ -62,7 +60,13 @@ class Polynormer(Encoder):
       share_query_key: q = k in global attention.
       version: 1, or 2 to multiply the gates by the Fiedler vector (App. J), which `call` then requires.
       dropout_rate, global_dropout_rate: after each local and each global layer.
-      formulation: see layers/ops. recompute: see LocalAttention. block_nodes: see attend_globally.
+      formulation: see layers/ops. recompute: see LocalAttention. block_nodes: see GlobalAttention.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> encoder = tp.Polynormer(num_heads=2, head_dim=4, num_local_layers=3, num_global_layers=2)
+      >>> encoder(tf.ones([3, 5]), edges).shape  # phase="local" for the warm-up
+      TensorShape([3, 8])
     """
 
     def __init__(
@@ -73,7 +77,6 @@ class Polynormer(Encoder):
         num_local_layers: int,
         num_global_layers: int = 0,
         attention: str = "local_to_global",
-        phase: str = "local",
         conv: str = "gat",
         beta: float = -1.0,
         learn_beta: bool = True,
@@ -112,15 +115,6 @@ class Polynormer(Encoder):
         self.formulation = formulation
         self.recompute = recompute
         self.block_nodes = block_nodes
-        self._phase = self.add_weight(
-            "phase",
-            shape=[],
-            dtype=tf.int32,
-            trainable=False,
-            initializer="zeros",
-            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-        )
-        self.phase = phase
         self._create_layers()
 
     def _create_layers(self) -> None:
@@ -131,7 +125,7 @@ class Polynormer(Encoder):
         if self.attention == "local_to_global":
             self.global_layers = [self._create_global_layer(f"global_{i}") for i in range(self.num_global_layers)]
             self.norm = LayerNorm(name="norm")
-            self.project = Linear(self.output_dim, name="project")
+            self.global_projection = Linear(self.output_dim, name="global_projection")
             self.global_dropout = Dropout(rate=self.global_dropout_rate)
 
     def _shared_arguments(self) -> dict:
@@ -157,24 +151,14 @@ class Polynormer(Encoder):
         return self.num_heads * self.head_dim
 
     @property
+    def phases(self) -> tuple[str, ...]:
+        """`local`, and `global` if there are global layers."""
+        return ("local", "global") if self.global_layers else ("local",)
+
+    @property
     def num_hops(self) -> int:
         """How far a difference between nodes travels before the global layers."""
         return self.num_local_layers
-
-    @property
-    def phase(self) -> str:
-        """`local` or `global`."""
-        with tf.init_scope():
-            return PHASES[int(self._phase.numpy())]
-
-    @phase.setter
-    def phase(self, phase: str) -> None:
-        allowed = PHASES if self.attention == "local_to_global" else PHASES[:1]
-        if phase not in allowed:
-            raise ValueError(
-                f"phase {phase!r} does not exist with attention {self.attention!r}, expected {' or '.join(allowed)}"
-            )
-        self._phase.assign(PHASES.index(phase))
 
     def build(self, shape: tf.TensorShape) -> None:
         """Builds the layers of both phases, so that checkpoints and optimizers know all variables from the start."""
@@ -183,66 +167,83 @@ class Polynormer(Encoder):
         build_layers(self.local_layers[:1], shape)
         build_layers(self.local_layers[1:], out_shape)
         if self.global_layers:
-            build_layers([*self.global_layers, self.norm, self.project], out_shape)
+            build_layers([*self.global_layers, self.norm, self.global_projection], out_shape)
         super().build(shape)
 
     def call(
         self,
         states: tf.Tensor,
-        edges: EdgeIndex | SharedStates,
+        near: NeighbourSteps,
         *,
-        component_ids: tf.Tensor | None = None,
-        num_components: int | tf.Tensor = 1,
-        node_mask: tf.Tensor | None = None,
+        graphs: Graphs = ONE_GRAPH,
+        phase: str | None = None,
         fiedler: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
+    ) -> tf.Tensor | tuple[tf.Tensor, ...]:
         """Args:
         states: [num_nodes, dim], or [num_nodes, candidates, dim]: all candidates share the edges.
-        edges: among the nodes. With a SharedStates the states are its rows, and the result comes in its two parts.
-        component_ids: [num_nodes] non-decreasing graph ids, None for one graph. num_components: number of graphs.
-        node_mask: [num_nodes] bool, False for padding.
+        near: edges among the nodes. With SharedStates the states are its rows, and the result comes in its two parts.
+        graphs: the graph of each node, and which nodes are real; one graph by default.
+        phase: `local` or `global`; by default the last that there is.
         fiedler: [num_nodes], required by version 2 only.
         """
+        near, graphs = as_neighbours(near), Graphs(*graphs)
+        states = self.run_local(states, near, graphs=graphs, fiedler=fiedler, training=training)
+        if self.check_phase(phase) == "local":
+            return near.join(near.parts(states))
+        return self.run_global(self.norm(states), near, graphs=graphs, fiedler=fiedler, training=training)
+
+    def run_local(
+        self,
+        states: tf.Tensor,
+        near: NeighbourSteps,
+        *,
+        graphs: Graphs = ONE_GRAPH,
+        fiedler: tf.Tensor | None = None,
+        training: bool | None = None,
+    ) -> tf.Tensor:
+        """X_local, the sum of the local layers' outputs, as rows of the last layer."""
         if (fiedler is not None) != (self.version == 2):
             raise ValueError(
                 f"Polynormer version {self.version} was called {'without' if fiedler is None else 'with'} a Fiedler "
                 "vector; pass one to version 2 and none to version 1 (see nodes/fiedler.py)"
             )
-        graphs = {"component_ids": component_ids, "num_components": num_components, "node_mask": node_mask}
-        states = self._call_local(states, edges, graphs, fiedler, training)
-        if self.global_layers and self.phase == "global":
-            states = self.norm(states)
-        parts = edges.split(states) if isinstance(edges, SharedStates) else (states,)
-        if self.phase == "global":
-            for layer in self.global_layers:
-                if isinstance(edges, SharedStates):
-                    parts = attend_parts(layer, parts, edges, num_components)
-                else:
-                    parts = (layer(*parts, **graphs, fiedler=fiedler),)
-                parts = tuple(self._finish_global(part, training) for part in parts)
-        return parts if isinstance(edges, SharedStates) else parts[0]
+        total = None
+        for layer, step in zip(self.local_layers, near.steps(self.num_local_layers), strict=True):
+            states = layer(states, step, graphs=graphs, fiedler=fiedler, training=training)
+            total = states if total is None else step.expand(total) + states
+        return total
 
-    def _finish_global(self, states: tf.Tensor, training: bool | None) -> tf.Tensor:
-        states = self.project(states)
-        return self.global_dropout(tf.nn.relu(states) if self.relu else states, training=training)
-
-    def _call_local(
+    def run_global(
         self,
         states: tf.Tensor,
-        edges: EdgeIndex | SharedStates,
-        graphs: dict,
-        fiedler: tf.Tensor | None,
-        training: bool | None,
-    ) -> tf.Tensor:
-        joint = self.attention == "local_and_global"
-        arguments = graphs if joint else {"node_mask": graphs["node_mask"]}
-        total = None
-        for layer, along in zip(self.local_layers, layer_edges(edges, self.num_local_layers), strict=True):
-            states = layer(states, along, **arguments, fiedler=fiedler, training=training)
-            total = states if total is None else expand(total, along) + states
-        return total
+        near: NeighbourSteps,
+        *,
+        graphs: Graphs = ONE_GRAPH,
+        fiedler: tf.Tensor | None = None,
+        training: bool | None = None,
+        num_layers: int | None = None,
+    ) -> tf.Tensor | tuple[tf.Tensor, ...]:
+        """The global layers (or the first `num_layers` of them) on `norm` of X_local.
+
+        With SharedStates, keys and values of shared nodes are summed once for all candidates. Since every node sees
+        these sums, every node varies from then on.
+        """
+        parts, part_graphs = near.parts(states), near.part_graphs(graphs)
+        for layer in self.global_layers[:num_layers]:
+            projected = [layer.project(part) for part in parts]
+            sums = [layer.sum_keys(each, ids) for each, ids in zip(projected, part_graphs, strict=True)]
+            total = functools.reduce(KeySums.plus, sums)
+            attended = [layer.attend(each, total, ids) for each, ids in zip(projected, part_graphs, strict=True)]
+            combined = (layer.combine(*pair, fiedler=fiedler) for pair in zip(parts, attended, strict=True))
+            parts = tuple(self.close_global(each, training=training) for each in combined)
+        return near.join(parts)
+
+    def close_global(self, states: tf.Tensor, *, training: bool | None = None) -> tf.Tensor:
+        """dropout(relu(states W_out)): what follows each global layer, W_out shared by all of them."""
+        states = self.global_projection(states)
+        return self.global_dropout(tf.nn.relu(states) if self.relu else states, training=training)
 
     def get_config(self) -> dict:
         own = {name: getattr(self, name) for name in _ARGUMENTS}
-        return {**super().get_config(), **own, "phase": self.phase}
+        return {**super().get_config(), **own}

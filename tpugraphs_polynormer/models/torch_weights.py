@@ -64,7 +64,7 @@ def torch_variables(model: NodeClassifier) -> dict[str, list[tf.Variable]]:
         for i, layer in enumerate(model.encoder.global_layers):
             pairs += _global(i, layer)
         pairs += _norm("ln", model.encoder.norm)
-        pairs += _linear("global_attn.lin_out", model.encoder.project)
+        pairs += _linear("global_attn.lin_out", model.encoder.global_projection)
         pairs += _linear("pred_global", model.global_head)
     variables: dict[str, list[tf.Variable]] = {}
     for name, variable in pairs:
@@ -128,7 +128,7 @@ def _local(i: int, layer: LocalAttention) -> Iterator[tuple[str, tf.Variable]]:
     yield from _linear(f"h_lins.{i}", layer.factor)
     yield from _linear(f"lins.{i}", layer.linear)
     yield from _norm(f"lns.{i}", layer.norm)
-    yield f"local_convs.{i}.lin.weight", layer.convolve.project.kernel
+    yield f"local_convs.{i}.lin.weight", layer.convolve.linear.kernel
     if isinstance(layer.convolve, GraphAttention):
         yield f"local_convs.{i}.att_src", layer.convolve.source_weight
         yield f"local_convs.{i}.att_dst", layer.convolve.target_weight

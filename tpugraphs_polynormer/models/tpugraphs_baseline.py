@@ -1,20 +1,23 @@
 """The official baselines' encoders, one for layouts and one for tiles, without what their code computes twice.
 
-Published as GraphSAGE. The sums are the official ones; what differs is when they are done: a linear map of joined
-inputs is the sum of two linear maps, so the node's part is computed once for all candidates, and states are projected
-before they are summed over neighbours. Edges are this package's: both ways, a loop at each node, none twice.
+They were published as GraphSAGE. The sums are the official ones, in another order: a linear map of concatenated inputs
+is the sum of two linear maps, so the node's part is computed once for all candidates, and states are projected before
+they are summed over neighbours. Edges are those of this package: both ways, a loop at each node, no duplicates.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
-from tpugraphs_polynormer.layers.convolutions import Linear, SageConvolution
-from tpugraphs_polynormer.layers.dense import build_layers
-from tpugraphs_polynormer.layers.edge_index import EdgeIndex
+from tpugraphs_polynormer.layers.convolutions import SageConvolution
+from tpugraphs_polynormer.layers.dense import Linear, build_layers
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex, as_neighbours
+from tpugraphs_polynormer.layers.neighbours import ONE_GRAPH, Graphs, NeighbourSteps
 from tpugraphs_polynormer.layers.normalization import l2_normalize
-from tpugraphs_polynormer.layers.ops.aggregation import aggregate, degrees
-from tpugraphs_polynormer.layers.shared_states import SharedStates, expand, layer_edges
+from tpugraphs_polynormer.layers.ops.aggregation import degrees
+from tpugraphs_polynormer.layers.registration import register
 from tpugraphs_polynormer.models.gnn import GCN, GraphNetwork
 
 
@@ -29,11 +32,17 @@ def leaky_relu(values: tf.Tensor):
     return result, gradient
 
 
+@register
 class TpuGraphsLayoutBaseline(GCN):
     """A dense layer, then residual layers: x + f(f(A [c, x] W + b) W' + b'), f the leaky ReLU, c the config_states.
 
-    A is the adjacency matrix with loops, divided by the root of the degrees at both ends; [c, x] W = c U + x V, and the
-    model brings c U. Without config_states (late fusion) c U is 0.
+    A is the adjacency matrix with loops, divided by the root of the degrees at both ends. [c, x] W = c U + x V, and the
+    model passes c U as `config_states`. Without them (late fusion) c U is 0.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> tp.models.TpuGraphsLayoutBaseline(hidden_dim=8, num_layers=2)(tf.ones([3, 5]), edges).shape
+      TensorShape([3, 8])
     """
 
     activation = staticmethod(leaky_relu)
@@ -57,39 +66,44 @@ class TpuGraphsLayoutBaseline(GCN):
     def call(
         self,
         states: tf.Tensor,
-        edges: EdgeIndex | SharedStates,
+        near: NeighbourSteps,
         *,
-        config_states: list[tf.Tensor] | None = None,
-        component_ids: tf.Tensor | None = None,
-        num_components: int | tf.Tensor = 1,
-        node_mask: tf.Tensor | None = None,
+        config_states: Sequence[tf.Tensor | None] = (),
+        graphs: Graphs = ONE_GRAPH,
+        phase: str | None = None,
         training: bool | None = None,
-    ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
+    ) -> tf.Tensor | tuple[tf.Tensor, ...]:
         """Polynormer's signature, and `config_states`: for each layer c U, [num_nodes, candidates, hidden_dim].
 
-        With a SharedStates c U is that of the nodes that candidates decide, [reach.sizes[0], candidates,
-        hidden_dim].
+        With SharedStates c U is that of the nodes that candidates decide, [reach.sizes[0], candidates, hidden_dim].
         """
+        self.check_phase(phase)
+        near = as_neighbours(near)
         states = self.activation(self.prenet(states))
         rounds = zip(
             self.convolutions,
             self.dense,
-            layer_edges(edges, self.num_layers),
+            near.steps(self.num_layers),
             config_states or [None] * self.num_layers,
             strict=True,
         )
-        for convolution, dense, along, joined in rounds:
-            mixed = self.activation(convolution(states, along, added=joined))
-            mixed = self.dropout(self.activation(dense(mixed)), training=training)
-            states = expand(states, along) + mixed
-        return edges.split(states) if isinstance(edges, SharedStates) else states
+        for convolution, dense, step, joined in rounds:
+            mixed = self.activation(convolution(states, step, added=joined))
+            states = step.expand(states) + self.close(dense(mixed), training=training)
+        return near.join(near.parts(states))
 
 
+@register
 class TpuGraphsTileBaseline(GraphNetwork):
     """Layers x <- l2(f(A x W + x W' + b)), A the adjacency matrix (with loops, which W' can make up for), f leaky ReLU.
 
-    `begin` is a layer too, on the nodes' inputs and the candidate's bounds, whose projections the model brings:
+    `begin` is a layer too, on the projected inputs of the nodes and the projected bounds of the candidate:
     sum_j (u_j + c) W + (u_i + c) W' takes one sum over neighbours for all candidates, and the degree for c.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> tp.models.TpuGraphsTileBaseline(hidden_dim=8, num_layers=2)(tf.ones([3, 5]), edges).shape
+      TensorShape([3, 8])
     """
 
     def create_convolution(self, name: str) -> SageConvolution:
@@ -108,20 +122,17 @@ class TpuGraphsTileBaseline(GraphNetwork):
     def begin(
         self,
         encoded: tf.Tensor,
-        edges: EdgeIndex,
+        near: EdgeIndex,
         config_states: tf.Tensor | None = None,
-        graphs: tf.Tensor | None = None,
+        graph_ids: tf.Tensor | None = None,
     ) -> tf.Tensor:
         to_neighbors, to_self = tf.split(encoded, 2, -1)
-        mixed = aggregate(to_neighbors, edges, how="sum", formulation=self.formulation) + to_self
+        mixed = near.aggregate(to_neighbors, how="sum", formulation=self.formulation) + to_self
         if config_states is not None:
-            num_graphs, k = (
-                config_states.shape[0] or tf.shape(config_states)[0],
-                config_states.shape[1] or tf.shape(config_states)[1],
-            )
-            member = tf.one_hot(graphs, num_graphs, dtype=config_states.dtype)
-            counts = tf.concat([member * tf.cast(degrees(edges), config_states.dtype), member], 1)  # [n, 2 graphs]
+            num_graphs, k = (config_states.shape[axis] or tf.shape(config_states)[axis] for axis in (0, 1))
+            member = tf.one_hot(graph_ids, num_graphs, dtype=config_states.dtype)
+            counts = tf.concat([member * tf.cast(degrees(near), config_states.dtype), member], 1)  # [n, 2 graphs]
             halves = tf.reshape(tf.concat(tf.split(config_states, 2, -1), 0), [2 * num_graphs, k * self.hidden_dim])
-            told = tf.reshape(counts @ halves, [-1, k, self.hidden_dim])
-            mixed = mixed[:, tf.newaxis] + told
+            of_candidates = tf.reshape(counts @ halves, [-1, k, self.hidden_dim])
+            mixed = mixed[:, tf.newaxis] + of_candidates
         return self.activation(mixed)

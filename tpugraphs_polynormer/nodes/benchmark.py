@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,19 +11,18 @@ from typing import Any
 import numpy as np
 
 from tpugraphs_polynormer.catalog import BENCHMARKS
-from tpugraphs_polynormer.config.schema import Config
+from tpugraphs_polynormer.config.loader import ConfigError
+from tpugraphs_polynormer.config.schema import Config, NodeConfig
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import write_text
+from tpugraphs_polynormer.models.encoder_registry import check_encoder
 from tpugraphs_polynormer.nodes.datasets import NodeDataset, find_benchmarks, read_benchmark
-from tpugraphs_polynormer.nodes.models import check_node_config
-from tpugraphs_polynormer.nodes.task import NodeInputs, NodeTrainer, best_record
+from tpugraphs_polynormer.nodes.task import NodeInputs, NodeTask
 from tpugraphs_polynormer.training.run_directory import RunDirectory
+from tpugraphs_polynormer.training.trainer import train_many
 
-RESULTS_NAME = "results.json"
 TABLE_NAME = "results.md"
 _TIMES = ("train_seconds", "evaluation_seconds")
-
-_logger = logging.getLogger(__name__)
 
 
 def run_benchmark(
@@ -31,10 +30,9 @@ def run_benchmark(
 ) -> dict[str, Any]:
     """Trains and scores config.data.benchmark on its splits (default: all), resuming what is half done.
 
-    Split k has its own folder in the run directory and the seed config.seed + k. Writes results.json, which is also
-    returned, and results.md.
+    Split k has its own folder in the run directory and the seed config.seed + k. Writes summary.json and results.md.
     """
-    check_node_config(config)
+    _check(config)
     return run_dataset(config, read_benchmark(config.data.benchmark, Path(data_dir)), run_dir, splits)
 
 
@@ -42,40 +40,35 @@ def run_dataset(
     config: Config, dataset: NodeDataset, run_dir: Path | str, splits: Sequence[int] | None = None
 ) -> dict[str, Any]:
     """`run_benchmark` of a data set already read."""
-    check_node_config(config)
+    _check(config)
     numbers = list(range(len(dataset.splits))) if splits is None else list(dict.fromkeys(splits))
     _check_splits(dataset, numbers)
-    run = RunDirectory.start(run_dir, config)
+    path = RunDirectory.start(run_dir, config).path
     inputs = NodeInputs.make(dataset, config)
-    rows = []
+    jobs = []
     for number in numbers:
-        records = train_split(config, inputs, number, run.path)
-        rows.append(summarize_split(number, records))
-        _logger.info("%s split %d: test %.4f (epoch %d)", dataset.name, number, rows[-1]["test"], rows[-1]["epoch"])
+        run = RunDirectory.start(path / f"split_{number}", dataclasses.replace(config, seed=config.seed + number))
+        jobs.append((run, functools.partial(NodeTask, run.config, inputs, number)))
+    summary = train_many(jobs, path)
+    rows = [
+        summarize_split(number, dataset.metric, best, run.read_metrics())
+        for number, best, (run, _) in zip(numbers, summary["runs"], jobs, strict=True)
+    ]
     results = summarize_splits(config, dataset, rows)
-    run.write_json(RESULTS_NAME, results)
-    write_text(run.path / TABLE_NAME, format_results([results]))
+    write_text(path / TABLE_NAME, format_results([results]))
     return results
 
 
-def train_split(config: Config, inputs: NodeInputs, split: int, run_path: Path) -> list[dict[str, Any]]:
-    """The records of one split, trained as far as it is not yet."""
-    config = dataclasses.replace(config, seed=config.seed + split)
-    run = RunDirectory.start(run_path / f"split_{split}", config)
-    records = run.read_metrics()
-    if records and records[-1]["epoch"] + 1 == config.training.local_epochs + config.training.epochs:
-        return records
-    return NodeTrainer(config, inputs, split, run).train()
-
-
-def summarize_split(split: int, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The best-validation epoch of a split, and what an epoch cost (the first of a phase traces, so: the median)."""
-    best = best_record(list(records))
+def summarize_split(
+    split: int, metric: str, best: Mapping[str, Any], records: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The best epoch of a split, and what an epoch cost (the first of a phase traces, so: the median)."""
+    scores = {part: best["metrics"][part][metric] for part in ("train", "valid", "test")}
     seconds = {name: float(np.median([record[name] for record in records])) for name in _TIMES}
-    return {"split": split, **{name: best[name] for name in ("epoch", "phase", "train", "valid", "test")}, **seconds}
+    return {"split": split, "epoch": best["epoch"], "phase": best["phase"], **scores, **seconds}
 
 
-def summarize_splits(config: Config, dataset: NodeDataset, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summarize_splits(config: NodeConfig, dataset: NodeDataset, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Mean and sample standard deviation of the test score, in per cent, beside the paper's."""
     scores = 100 * np.array([row["test"] for row in rows])
     official = BENCHMARKS.get(dataset.name)
@@ -122,6 +115,12 @@ def describe_present(data_dir: Path | str) -> str:
         get = f"absent; tpugraphs download --benchmarks {name} --files {data_dir}"
         lines.append(f"  {name:<{width}}  {get if path is None else path}")
     return "\n".join(lines)
+
+
+def _check(config: Config) -> None:
+    if not isinstance(config, NodeConfig):
+        raise ConfigError(f"task: found {config.task}, expected node_classification; or use `tpugraphs train`")
+    check_encoder(config.model)
 
 
 def _check_splits(dataset: NodeDataset, splits: Sequence[int]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_edges
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_edge_index
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def iterate_subgraphs(edges: EdgeIndex, batches: list[np.ndarray]) -> Iterator[S
         sources = edges.source[positions]
         inside = batch_of[sources] == number
         targets = np.repeat(np.arange(len(nodes), dtype=np.int32), counts)[inside]
-        yield Subgraph(nodes, build_edges(position[sources[inside]], targets, len(nodes)))
+        yield Subgraph(nodes, build_edge_index(position[sources[inside]], targets, len(nodes)))
 
 
 def _incoming(splits: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,36 +1,25 @@
-"""Two-phase training of a node classifier on one split, resumable after a kill at any moment."""
+"""Node classification as a task: one data set, one of its splits, and the classifier of a config."""
 
 from __future__ import annotations
 
-import logging
-import math
-import time
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tqdm import tqdm
 
-from tpugraphs_polynormer.config.schema import Config
-from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_edges, unknown_edges
+from tpugraphs_polynormer.config.schema import NodeConfig, NodeModelConfig
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_edge_index, unknown_edges
+from tpugraphs_polynormer.models.encoder_registry import build_encoder
+from tpugraphs_polynormer.models.node_classifier import NodeClassifier
 from tpugraphs_polynormer.nodes.chunked_forward import ChunkedForward
 from tpugraphs_polynormer.nodes.datasets import NodeDataset
 from tpugraphs_polynormer.nodes.fiedler import compute_fiedler
 from tpugraphs_polynormer.nodes.metrics import evaluate_nodes
-from tpugraphs_polynormer.nodes.models import build_classifier
 from tpugraphs_polynormer.nodes.partitions import iterate_subgraphs, partition_nodes
-from tpugraphs_polynormer.training.checkpoints import Checkpoints
-from tpugraphs_polynormer.training.optimizers import Adam
-from tpugraphs_polynormer.training.run_directory import RunDirectory
-
-_logger = logging.getLogger(__name__)
-
-
-class NodeTrainingError(UserError):
-    """Training that cannot go on: names the split, the epoch and what was found."""
+from tpugraphs_polynormer.training.task import Metrics, plan_phases
 
 
 @dataclass(frozen=True)
@@ -42,12 +31,11 @@ class NodeInputs:
     fiedler: np.ndarray | None  # float32 [num_nodes], for version 2 only
 
     @staticmethod
-    def make(dataset: NodeDataset, config: Config) -> NodeInputs:
+    def make(dataset: NodeDataset, config: NodeConfig) -> NodeInputs:
         """Sorts the edges both ways and, for Polynormer-v2, computes the Fiedler vector."""
         source, target = dataset.edges[:, 0], dataset.edges[:, 1]
-        needs_fiedler = config.model.equivariance == "v2" and "polynormer" in config.model.encoder
-        fiedler = compute_fiedler(source, target, dataset.num_nodes) if needs_fiedler else None
-        return NodeInputs(dataset, build_edges(source, target, dataset.num_nodes), fiedler)
+        fiedler = compute_fiedler(source, target, dataset.num_nodes) if config.model.version == 2 else None
+        return NodeInputs(dataset, build_edge_index(source, target, dataset.num_nodes), fiedler)
 
 
 def node_loss(kind: str, logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
@@ -64,205 +52,99 @@ def node_loss(kind: str, logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tenso
     return tf.math.divide_no_nan(tf.reduce_sum(each * weights), tf.reduce_sum(weights))
 
 
-class NodeTrainer:
-    """Trains one split: local warm-up, then from its best weights and moments the global phase.
+def build_classifier(config: NodeModelConfig, *, feature_dim: int, num_classes: int, seed: int) -> NodeClassifier:
+    """The classifier of a config with its first weights, both phases' layers built."""
+    tf.keras.utils.set_random_seed(seed)
+    model = NodeClassifier(
+        encoder=build_encoder(config),
+        num_classes=num_classes,
+        input_dim=config.hidden_dim if config.project_inputs else None,
+        input_dropout_rate=config.input_dropout_rate,
+        dropout_rate=config.dropout_rate,
+    )
+    model.build([None, feature_dim])
+    return model
 
-    A model without phases (baselines, Polynormer-Local, local-and-global) trains all epochs in its one phase. Each
-    epoch is followed by an evaluation on the whole graph; the result is the test score of the epoch with the best
-    validation score, over both phases, as the authors count it.
+
+class NodeTask:
+    """The classifier of a config on one split of a data set; each epoch sees every node once.
 
     Args:
       config: with the seed of this run.
       inputs: the graph. split: number of the official split.
-      run: directory of this split's metrics and checkpoints.
     """
 
-    def __init__(self, config: Config, inputs: NodeInputs, split: int, run: RunDirectory):
-        self.config = config
-        self.inputs = inputs
-        self.split = split
-        self.run = run
+    selects_across_phases = True  # as the authors count
+
+    def __init__(self, config: NodeConfig, inputs: NodeInputs, split: int) -> None:
+        self.config, self.inputs = config, inputs
         dataset = inputs.dataset
         self.parts = dataset.splits[split]
-        self.weights = np.zeros(dataset.num_nodes, np.float32)
-        self.weights[self.parts.train] = 1
         self.model = build_classifier(
             config.model, feature_dim=dataset.features.shape[1], num_classes=dataset.num_classes, seed=config.seed
         )
-        self._has_phases = self.model.global_head is not None
-        self._groups = self._group_variables()
-        rates = {"learning_rate": config.training.learning_rate, "weight_decay": config.training.weight_decay}
-        self._optimizers = [Adam(group, **rates) for group in self._groups]
-        self._best = [tf.Variable(variable, trainable=False) for variable in self._learned()]
-        self._checkpoints = Checkpoints(run, "latest", model=self.model, optimizers=self._optimizers, best=self._best)
-        self._graph = self._make_graph()
-        self._make_functions()
+        self.phases = plan_phases(config.training, self.model.encoder.phases)
+        self._batch_size = config.training.nodes_per_batch
+        self.steps_per_epoch = -(-dataset.num_nodes // self._batch_size) if self._batch_size else 1
+        self._weights = np.zeros(dataset.num_nodes, np.float32)  # of the nodes in the loss
+        self._weights[self.parts.train] = 1
+        self._graph = self._phase = None
+        if not (self._batch_size and config.training.chunk_nodes):  # else it is only ever visited in pieces
+            self._graph = tuple(tf.convert_to_tensor(array) for array in self._pack(slice(None), inputs.edges))
 
-    @property
-    def num_epochs(self) -> int:
-        """Epochs of both phases."""
-        return self.config.training.local_epochs + self.config.training.epochs
+    def enter_phase(self, phase: str) -> None:
+        """From here on the model computes in this phase."""
+        self._phase = phase
+        chunk = self.config.training.chunk_nodes
+        if chunk:
+            forward = ChunkedForward(self.model, self.inputs.edges, chunk_nodes=chunk, fiedler=self.inputs.fiedler)
+            self._forward = lambda: forward(self.inputs.dataset.features, phase=phase)
+        else:  # traced anew: the phase is read when a function is traced
+            call = tf.function(self._call_model, autograph=False)
+            self._forward = lambda: call(self._graph[0], *self._graph[3:], training=False).numpy()
 
-    def train(self) -> list[dict[str, Any]]:
-        """Trains from where the run directory stands to the end; returns one record per evaluated epoch."""
-        done = self._resume()
-        saved_at = time.monotonic()
-        progress = tqdm(total=self.num_epochs, initial=done, desc=f"split {self.split}", disable=None, leave=False)
-        for epoch in range(done, self.num_epochs):
-            if self._has_phases and epoch == self.config.training.local_epochs:
-                self._start_global_phase(epoch)
-            self._run_epoch(epoch)
-            progress.update()
-            progress.set_postfix(best=f"{self._best_valid:.4f}")
-            is_last = epoch + 1 == self.num_epochs
-            if is_last or time.monotonic() - saved_at >= self.config.training.checkpoint_seconds:
-                self._checkpoints.save(epoch + 1)
-                saved_at = time.monotonic()
-        progress.close()
-        return self.run.read_metrics()
+    def make_dataset(self, epoch: int, context: tf.distribute.InputContext) -> tf.data.Dataset:
+        """Endless steps: the whole graph, or the parts of a random partition that each epoch draws anew."""
+        if not self._batch_size:
+            return tf.data.Dataset.from_tensors(self._graph).repeat()
+        feature_dim = self.inputs.dataset.features.shape[1]
+        per_node = [([None, feature_dim], tf.float32), ([None], tf.int64), ([None], tf.float32), ([None], tf.float32)]
+        signature = (*(tf.TensorSpec(shape, dtype) for shape, dtype in per_node), *unknown_edges())
+        return tf.data.Dataset.from_generator(lambda: self._batches(epoch), output_signature=signature).prefetch(1)
 
-    def restore_best(self) -> None:
-        """Puts the model back to the epoch with the best validation score, its phase included."""
-        if self._has_phases:
-            self.model.phase = best_record(self.run.read_metrics())["phase"]
-        self._copy(self._best, self._learned())
-        self._make_functions()
+    def loss(self, batch: tuple[tf.Tensor, ...], *, num_replicas: int) -> tf.Tensor:
+        """One replica's share of the mean over the batch's training nodes."""
+        features, labels, weights, fiedler, *edges = batch
+        logits = self._call_model(features, fiedler, *edges, training=True)
+        return node_loss(self.config.training.loss, logits, labels, weights) / num_replicas
+
+    def evaluate(self) -> Metrics:
+        """The benchmark's metric on each part of the split, the whole graph at once."""
+        logits, labels = self.predict(), self.inputs.dataset.labels
+        metric = self.inputs.dataset.metric
+        parts = {"train": self.parts.train, "valid": self.parts.valid, "test": self.parts.test}
+        return {name: {metric: evaluate_nodes(metric, logits[nodes], labels[nodes])} for name, nodes in parts.items()}
+
+    def select(self, metrics: Metrics) -> float:
+        """The metric on the validation nodes."""
+        return metrics["valid"][self.inputs.dataset.metric]
 
     def predict(self) -> np.ndarray:
         """Logits [num_nodes, num_classes] of the whole graph with the present weights."""
         return self._forward()
 
-    def _run_epoch(self, epoch: int) -> None:
-        """Trains one epoch; if it is to be evaluated, scores it, keeps it if it is the best, and logs it."""
-        started = time.perf_counter()
-        loss = self.train_epoch(epoch)
-        trained = time.perf_counter()
-        if not math.isfinite(loss):
-            raise NodeTrainingError(
-                f"{self.run.path}: the loss of epoch {epoch} is {loss}, expected a finite number; "
-                "lower training.learning_rate and start in another run directory"
-            )
-        if not self._is_evaluated(epoch):
-            return
-        record = {"epoch": epoch, "phase": self.model.phase, "loss": loss, **self._score()}
-        record |= {"train_seconds": trained - started, "evaluation_seconds": time.perf_counter() - trained}
-        if record["valid"] > self._best_valid:
-            self._best_valid = record["valid"]
-            self._copy(self._learned(), self._best)
-        self.run.append_metrics(record)
-
-    def _is_evaluated(self, epoch: int) -> bool:
-        """Every so many epochs, and at the end of each phase, which needs a best epoch to start from."""
-        last = (self.config.training.local_epochs, self.num_epochs)
-        return (epoch + 1) % self.config.training.epochs_per_evaluation == 0 or epoch + 1 in last
-
-    def train_epoch(self, epoch: int) -> float:
-        """Trains on every node once; returns the mean loss."""
-        if not self.config.training.nodes_per_batch:
-            return float(self._step(*self._graph))
-        losses = [float(self._step(*batch)) * count for batch, count in self._batches(epoch)]
-        return sum(losses) / len(self.parts.train)
-
-    def _batches(self, epoch: int) -> Iterator[tuple[tuple[Any, ...], float]]:
-        """The inputs of each step of an epoch, and how many training nodes it holds; those without any are skipped."""
-        dataset, edges = self.inputs.dataset, self.inputs.edges
-        seed = (self.config.seed, epoch)
-        batches = partition_nodes(dataset.num_nodes, self.config.training.nodes_per_batch, seed)
-        for sub in iterate_subgraphs(edges, batches):
-            count = float(self.weights[sub.nodes].sum())
-            if count:
-                yield self._pack(sub.nodes, sub.edges), count
+    def _batches(self, epoch: int) -> Iterator[tuple[Any, ...]]:
+        for number in itertools.count(epoch):
+            batches = partition_nodes(self.inputs.dataset.num_nodes, self._batch_size, (self.config.seed, number))
+            for sub in iterate_subgraphs(self.inputs.edges, batches):
+                yield self._pack(sub.nodes, sub.edges)
 
     def _pack(self, nodes: np.ndarray | slice, edges: EdgeIndex) -> tuple[Any, ...]:
-        """The arguments of the training step for some nodes."""
+        """What `loss` takes for some nodes and the edges among them."""
         dataset, fiedler = self.inputs.dataset, self.inputs.fiedler
         vector = np.zeros(0, np.float32) if fiedler is None else fiedler[nodes]
-        return dataset.features[nodes], dataset.labels[nodes], self.weights[nodes], vector, *edges[:-1]  # no mask
-
-    def _score(self) -> dict[str, float]:
-        logits, labels = self.predict(), self.inputs.dataset.labels
-        parts = {"train": self.parts.train, "valid": self.parts.valid, "test": self.parts.test}
-        metric = self.inputs.dataset.metric
-        return {name: evaluate_nodes(metric, logits[nodes], labels[nodes]) for name, nodes in parts.items()}
-
-    def _start_global_phase(self, epoch: int) -> None:
-        if epoch:
-            self._copy(self._best, self._learned())
-        self.model.phase = "global"
-        self._make_functions()
-
-    def _resume(self) -> int:
-        """Restores the last checkpoint, if any, and drops what was logged after it; returns the epochs done."""
-        done = self._checkpoints.restore() if self._checkpoints.exists else 0
-        self.run.keep_metrics(sum(record["epoch"] < done for record in self.run.read_metrics()))
-        if done:
-            _logger.info("%s: resuming after epoch %d", self.run.path, done - 1)
-            self._make_functions()
-        records = self.run.read_metrics()
-        self._best_valid = best_record(records)["valid"] if records else -math.inf
-        return done
-
-    def _group_variables(self) -> list[list[tf.Variable]]:
-        """Trainable variables that the local phase trains, and those that only the global phase does."""
-        model, encoder = self.model, self.model.encoder
-        late: list[tf.Variable] = []
-        if self._has_phases:
-            layers = [*encoder.global_layers, encoder.norm, encoder.project, model.global_head]
-            late = [variable for layer in layers for variable in layer.trainable_variables]
-        names = {variable.ref() for variable in late}
-        return [[variable for variable in model.trainable_variables if variable.ref() not in names], late]
-
-    def _learned(self) -> list[tf.Variable]:
-        """Weights, moving statistics and moments; not the dropout counters, so that no mask is drawn twice."""
-        weights = [variable for variable in self.model.variables if variable.dtype.is_floating]
-        return weights + [variable for optimizer in self._optimizers for variable in optimizer.state]
-
-    @staticmethod
-    def _copy(sources: list[tf.Variable], targets: list[tf.Variable]) -> None:
-        for source, target in zip(sources, targets, strict=True):
-            target.assign(source)
-
-    def _make_graph(self) -> tuple[Any, ...] | None:
-        """The whole graph as tensors, unless it is only ever visited in pieces."""
-        if self.config.training.nodes_per_batch and self.config.training.chunk_nodes:
-            return None
-        return tuple(tf.convert_to_tensor(array) for array in self._pack(slice(None), self.inputs.edges))
-
-    def _make_functions(self) -> None:
-        """Traces anew: the phase is read when a function is traced."""
-        signature = self._batch_signature() if self.config.training.nodes_per_batch else None
-        self._step = tf.function(self._train_step, input_signature=signature, autograph=False)
-        chunk = self.config.training.chunk_nodes
-        if chunk:
-            forward = ChunkedForward(self.model, self.inputs.edges, chunk_nodes=chunk, fiedler=self.inputs.fiedler)
-            self._forward = lambda: forward(self.inputs.dataset.features)
-        else:
-            call = tf.function(self._call_model, autograph=False)
-            self._forward = lambda: call(self._graph[0], *self._graph[3:], training=False).numpy()
-
-    def _batch_signature(self) -> list[tf.TensorSpec]:
-        """Batches differ in nodes and edges, and must not be traced one by one."""
-        feature_dim = self.inputs.dataset.features.shape[1]
-        per_node = [([None, feature_dim], tf.float32), ([None], tf.int64), ([None], tf.float32), ([None], tf.float32)]
-        return [tf.TensorSpec(shape, dtype) for shape, dtype in per_node] + unknown_edges()
+        return dataset.features[nodes], dataset.labels[nodes], self._weights[nodes], vector, *edges[:-1]  # no mask
 
     def _call_model(self, features: tf.Tensor, fiedler: tf.Tensor, *edges: tf.Tensor, training: bool) -> tf.Tensor:
         vector = fiedler if self.inputs.fiedler is not None else None
-        return self.model(features, EdgeIndex(*edges), fiedler=vector, training=training)
-
-    def _train_step(
-        self, features: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, fiedler: tf.Tensor, *edges: tf.Tensor
-    ) -> tf.Tensor:
-        active = self._groups if self.model.phase == "global" else self._groups[:1]
-        with tf.GradientTape() as tape:
-            logits = self._call_model(features, fiedler, *edges, training=True)
-            loss = node_loss(self.config.training.loss, logits, labels, weights)
-        gradients = tape.gradient(loss, active)
-        for optimizer, group, some in zip(self._optimizers, active, gradients, strict=False):
-            optimizer.apply(some, group)
-        return loss
-
-
-def best_record(records: list[dict[str, Any]]) -> dict[str, Any]:
-    """The first record with the best validation score."""
-    return max(records, key=lambda record: record["valid"])
+        return self.model(features, EdgeIndex(*edges), phase=self._phase, fiedler=vector, training=training)

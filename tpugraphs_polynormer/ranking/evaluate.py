@@ -1,61 +1,83 @@
-"""Metrics of a model on whole graphs of a split, by the official validation protocol where its indices are given."""
+"""Evaluating trained runs on a split: a csv line per graph, a JSON summary, and a table to print."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
 
-import numpy as np
-from tqdm import tqdm
+from tpugraphs_polynormer.archives.indices import find_indices
+from tpugraphs_polynormer.files import write_text
+from tpugraphs_polynormer.ranking.metrics import GraphMetrics, summarize
+from tpugraphs_polynormer.ranking.runs import expand_runs, label_runs, load_ranker, open_ranking_run
+from tpugraphs_polynormer.ranking.scorer import choose_candidates, evaluate_split
+from tpugraphs_polynormer.ranking.tables import format_number, format_table
+from tpugraphs_polynormer.training.run_directory import RunError
 
-from tpugraphs_polynormer.catalog import find_collection
-from tpugraphs_polynormer.datasets.manifest import DatasetError
-from tpugraphs_polynormer.datasets.reader import RankingSplit
-from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.ranking.metrics import GraphMetrics, graph_metrics
-from tpugraphs_polynormer.ranking.scorer import Scorer
-
-
-def choose_candidates(
-    split: RankingSplit, *, most: int, seed: int = 0, indices: Mapping[str, np.ndarray] | None = None
-) -> list[np.ndarray]:
-    """Which candidates of each graph to evaluate: the given indices, else at most `most` (0: all), by seed."""
-    chosen = []
-    for number, entry in enumerate(split.graphs):
-        if indices is not None and entry.name in indices:
-            numbers = indices[entry.name]
-            if numbers.max() >= entry.num_candidates:
-                raise UserError(
-                    f"{entry.name}: the index file names candidate {numbers.max()}, "
-                    f"expected 0..{entry.num_candidates - 1}; is it of another collection?"
-                )
-        elif most and entry.num_candidates > most:
-            numbers = np.sort(np.random.default_rng((seed, number)).choice(entry.num_candidates, most, replace=False))
-        else:
-            numbers = np.arange(entry.num_candidates)
-        chosen.append(numbers)
-    return chosen
+_SHOWN = ("opa", "tau", "tau_beyond_noise", "slowdown_1", "slowdown_5", "contest_score")
 
 
-def evaluate_split(
-    scorer: Scorer, split: RankingSplit, *, collection: str, candidates: Sequence[np.ndarray], progress: bool = False
-) -> list[GraphMetrics]:
-    """The metrics of each graph of a split on the given candidates of it, in bounded memory."""
-    kind = find_collection(collection).kind
+@dataclass(frozen=True)
+class RunEvaluation:
+    """The best weights of one run on the graphs of a split."""
+
+    label: str
+    collection: str
+    split: str
+    protocol: str  # "all candidates" or "official indices"
+    graphs: list[GraphMetrics]
+
+    def summarize(self) -> dict[str, Any]:
+        """What the JSON file holds."""
+        facts = {"run": self.label, "split": self.split, "protocol": self.protocol}
+        return facts | summarize(self.graphs)
+
+
+def evaluate_run(
+    run_dir: Path, data_dir: Path | str, *, split: str, indices_dir: Path | str | None = None, label: str | None = None
+) -> RunEvaluation:
+    """Metrics of every graph of the split: on the official candidates where given (layout), else on all of them."""
+    run = open_ranking_run(run_dir)
+    name = run.config.data.collection
+    indices = find_indices(indices_dir, name)
+    task = load_ranker(run_dir, data_dir)
+    opened = task.collection.split(split)
+    chosen = choose_candidates(opened, most=0, indices=indices)
+    graphs = evaluate_split(task.make_scorer(), opened, collection=name, candidates=chosen, progress=True)
+    protocol = "official indices" if indices is not None else "all candidates"
+    return RunEvaluation(label or label_runs([run_dir])[0], name, split, protocol, graphs)
+
+
+def evaluate_runs(
+    run_dirs: Sequence[Path | str],
+    data_dir: Path | str,
+    *,
+    split: str,
+    indices_dir: Path | str | None = None,
+    output: Path | None = None,
+) -> list[RunEvaluation]:
+    """Evaluates each run and writes `evaluation-<split>.csv` and `.json` into it, or into `<output>/<its name>`."""
+    runs = expand_runs(run_dirs)
+    labels = label_runs(runs)
     results = []
-    for number in tqdm(range(len(split)), desc=collection, unit="graph", disable=None if progress else True):
-        entry = split.graphs[number]
-        numbers = candidates[number]
-        runtimes = split.read_column(number, "runtimes", numbers)
-        if not runtimes.all():
-            raise DatasetError(f"{collection} {entry.name}: runtimes are hidden; evaluate a split that has them")
-        normalizers = split.read_column(number, "normalizers", numbers) if kind == "tile" else None
-        scores = scorer.score_graph(split, number, numbers)
-        names = {"collection": collection, "graph": entry.name}
-        results.append(graph_metrics(kind, runtimes, scores, normalizers, noise=split.noise(number), **names))
+    for run, label in zip(runs, labels, strict=True):
+        result = evaluate_run(run, data_dir, split=split, indices_dir=indices_dir, label=label)
+        _write(run if output is None else Path(output) / label, result)
+        results.append(result)
     return results
+
+
+def _write(folder: Path, result: RunEvaluation) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / f"evaluation-{result.split}.csv", format_csv(result.graphs))
+        write_text(folder / f"evaluation-{result.split}.json", json.dumps(result.summarize(), indent=1) + "\n")
+    except OSError as fault:
+        raise RunError(f"{folder}: cannot be written ({fault.strerror}); choose another --output") from None
 
 
 def format_csv(graphs: Sequence[GraphMetrics]) -> str:
@@ -65,3 +87,16 @@ def format_csv(graphs: Sequence[GraphMetrics]) -> str:
     writer.writeheader()
     writer.writerows(asdict(graph) for graph in graphs)
     return stream.getvalue()
+
+
+def format_evaluations(results: Sequence[RunEvaluation]) -> str:
+    """One line per run, and the mean over collections where each run has its own, as the contest weighs them."""
+    lines = []
+    for result in results:
+        means = result.summarize()["overall"]
+        shown = [format_number(means[name]) for name in _SHOWN]
+        lines.append([result.label, result.collection, str(len(result.graphs)), *shown])
+    if len({result.collection for result in results}) == len(results) > 1:
+        means = summarize([graph for result in results for graph in result.graphs])["overall"]
+        lines.append(["mean", "", str(means["num_graphs"]), *(format_number(means[name]) for name in _SHOWN)])
+    return format_table(["run", "collection", "graphs", *_SHOWN], lines)

@@ -25,7 +25,7 @@ import tensorflow_gnn as tfgnn
 
 from tpugraphs_polynormer.datasets.input_pipeline import graph_spec
 from tpugraphs_polynormer.datasets.reader import RankingDataset
-from tpugraphs_polynormer.ranking.predict import load_ranker
+from tpugraphs_polynormer.ranking.runs import load_ranker
 from tpugraphs_polynormer.ranking.task import RankingTask
 from tpugraphs_polynormer.training.run_directory import CONFIG_NAME, RunError
 
@@ -75,7 +75,7 @@ class _Servable(tf.Module):
         spec = graph_spec(task.collection.manifest.kind)
 
         def score_one(record: tf.Tensor) -> tf.Tensor:
-            return task.model(_parse(spec, record), training=False)[0]
+            return task.model(_parse(spec, record), phase=task.phase, training=False)[0]
 
         @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")], autograph=False)
         def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from tpugraphs_polynormer.archives.npz import relative_costs
 from tpugraphs_polynormer.catalog import TILE_TOP, TYPICAL_NOISE
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.ranking.random_baseline import expected_contest_score, expected_slowdown
@@ -101,7 +102,7 @@ def true_costs(runtimes: np.ndarray, normalizers: np.ndarray | None = None, *, g
     normalizers = np.asarray(normalizers)
     if normalizers.shape != runtimes.shape or (normalizers <= 0).any():
         raise MetricError(f"graph {graph!r}: expected one positive normalizer per runtime")
-    return runtimes / normalizers
+    return relative_costs(runtimes, normalizers)
 
 
 def rank_candidates(scores: np.ndarray, *, graph: str = "") -> np.ndarray:
@@ -295,29 +296,8 @@ def summarize(graphs: Iterable[GraphMetrics]) -> dict[str, dict]:
     return {"collections": collections, "overall": _means(list(collections.values())) | {"num_graphs": num_graphs}}
 
 
-def summarize_seeds(summaries: Sequence[Mapping[str, dict]]) -> dict[str, dict]:
-    """Mean and sample standard deviation over seeds of what `summarize` gave for each.
-
-    The same tree, with `{"mean": m, "std": s, "num_seeds": n}` for each metric; the deviation of one seed is None.
-    """
-    names = {tuple(summary["collections"]) for summary in summaries}
-    if len(names) != 1:
-        raise MetricError(f"seeds were judged on different collections: {sorted(names)}; evaluate all on the same data")
-    collections = {name: _spread([summary["collections"][name] for summary in summaries]) for name in names.pop()}
-    return {"collections": collections, "overall": _spread([summary["overall"] for summary in summaries])}
-
-
 def _means(rows: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
     return {metric: _mean(_defined(row[metric] for row in rows)) for metric in METRICS}
-
-
-def _spread(rows: Sequence[Mapping[str, float | None]]) -> dict[str, dict]:
-    return {metric: _mean_and_deviation(_defined(row.get(metric) for row in rows)) for metric in METRICS}
-
-
-def _mean_and_deviation(values: list[float]) -> dict[str, float | int | None]:
-    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return {"mean": _mean(values), "std": deviation, "num_seeds": len(values)}
 
 
 def _mean(values: list[float]) -> float | None:

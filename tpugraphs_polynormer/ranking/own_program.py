@@ -19,15 +19,15 @@ from tpugraphs_polynormer.datasets.manifest import (
 from tpugraphs_polynormer.datasets.reader import RankingDataset
 from tpugraphs_polynormer.datasets.shards import PreprocessOptions, describe_split, write_shard
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
+from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.choices import enumerate_choices
 from tpugraphs_polynormer.hlo.describe import describe_candidate
-from tpugraphs_polynormer.hlo.errors import HloError
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.module import Module
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_NAMES
 from tpugraphs_polynormer.hlo.sampling import draw_candidates
 from tpugraphs_polynormer.ranking.metrics import rank_candidates
-from tpugraphs_polynormer.ranking.predict import open_ranking_run, read_facts, restore_task
+from tpugraphs_polynormer.ranking.runs import open_ranking_run, read_facts, restore_task
 from tpugraphs_polynormer.training.run_directory import RunError
 
 

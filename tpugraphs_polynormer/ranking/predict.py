@@ -9,102 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from scipy.stats import rankdata
 from tqdm import tqdm
 
 from tpugraphs_polynormer.catalog import find_collection
 from tpugraphs_polynormer.config.loader import dump_config
-from tpugraphs_polynormer.datasets.input_pipeline import iterate_blocks
-from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME, DatasetError, parse_record
-from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit, hash_file
-from tpugraphs_polynormer.files import write_text
+from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME, DatasetError
+from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit
+from tpugraphs_polynormer.files import hash_file, write_text
+from tpugraphs_polynormer.ranking.runs import checkpoint_path, group_runs, load_ranker
 from tpugraphs_polynormer.ranking.submission import prediction_path, read_prediction, write_prediction
 from tpugraphs_polynormer.ranking.submission_rules import SubmissionError
-from tpugraphs_polynormer.ranking.task import (
-    DatasetFacts,
-    RankingTask,
-    build_ranking_task,
-    open_collection,
-)
-from tpugraphs_polynormer.ranking.train import FACTS_NAME
-from tpugraphs_polynormer.training.checkpoints import Checkpoints
-from tpugraphs_polynormer.training.run_directory import CONFIG_NAME, RunDirectory, RunError
+from tpugraphs_polynormer.ranking.task import open_collection
+from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
 
 RECIPE_NAME = "recipe.json"
 AVERAGES = ("rank", "score")
-
-
-def load_ranker(run_dir: Path | str, data_dir: Path | str) -> RankingTask:
-    """The task of a run with its best weights (and their phase) restored.
-
-    Features are scaled as they were in training, by the statistics that the run keeps, not by those of the dataset.
-    """
-    run = open_ranking_run(run_dir)
-    return restore_task(run, read_facts(run), open_collection(run.config, data_dir))
-
-
-def read_facts(run: RunDirectory) -> DatasetFacts:
-    """What a run keeps of the data it was trained on."""
-    return parse_record(DatasetFacts, run.read_json(FACTS_NAME), str(run.path / FACTS_NAME))
-
-
-def restore_task(run: RunDirectory, facts: DatasetFacts, collection: RankingDataset) -> RankingTask:
-    """The task of a run on any collection of its kind, with the best weights and their phase restored."""
-    checkpoint_path(run)
-    task = build_ranking_task(run.config, collection, facts)
-    _create_variables(task)
-    Checkpoints(run, "best", model=task.model).restore()
-    return task
-
-
-def open_ranking_run(run_dir: Path | str) -> RunDirectory:
-    """An existing run that ranks candidates."""
-    run = RunDirectory.open(run_dir)
-    if run.config.task != "ranking":
-        raise RunError(f"{run.path}: a run of task {run.config.task}, expected ranking")
-    return run
-
-
-def checkpoint_path(run: RunDirectory) -> str:
-    """The prefix of the best checkpoint's files; RunError where there is none."""
-    folder = run.path / "checkpoints" / "best"
-    path = tf.train.latest_checkpoint(str(folder))
-    if path is None:
-        raise RunError(f"{folder}: no checkpoint, expected that of the best epoch; run `tpugraphs train` first")
-    return path
-
-
-def _create_variables(task: RankingTask) -> None:
-    """One forward pass on a small block, so that there is something to restore into."""
-    for name in task.collection.manifest.splits:
-        split = task.collection.split(name)
-        if len(split):
-            block = next(iterate_blocks(task.collection, split, 0, 2, np.zeros(1, np.int64)))
-            task.model(block.graph, training=False)
-            return
-    raise DatasetError(f"{task.collection.folder}: no graphs in any split; preprocess again")
-
-
-def expand_runs(run_dirs: Sequence[Path | str]) -> list[Path]:
-    """The run directories; a folder of runs by seed (`seed-0`, `seed-1`, ...) stands for all of them."""
-    runs: list[Path] = []
-    for path in map(Path, run_dirs):
-        seeds = sorted(path.glob("seed-*"), key=lambda seed: (len(seed.name), seed.name))
-        runs += [path] if (path / CONFIG_NAME).exists() or not seeds else seeds
-    repeated = [str(path) for path in dict.fromkeys(runs) if runs.count(path) > 1]
-    if repeated:
-        raise RunError(f"{', '.join(repeated)}: given more than once; name each run directory once")
-    return runs
-
-
-def group_runs(run_dirs: Sequence[Path | str]) -> dict[str, list[RunDirectory]]:
-    """The runs by the collection that they were trained on; several of one collection are an ensemble."""
-    groups: dict[str, list[RunDirectory]] = {}
-    for path in expand_runs(run_dirs):
-        run = open_ranking_run(path)
-        groups.setdefault(run.config.data.collection, []).append(run)
-    return groups
 
 
 def average_scores(scores: Sequence[np.ndarray], how: str) -> np.ndarray:

@@ -1,19 +1,23 @@
-"""Scores of all candidates of a graph, block by block: the forward path of validation and prediction."""
+"""Scores and metrics of whole graphs, block by block: the forward path of validation and prediction."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tqdm import tqdm
 
-from tpugraphs_polynormer.config.schema import ModelConfig
+from tpugraphs_polynormer.catalog import find_collection
+from tpugraphs_polynormer.config.schema import RankingModelConfig
 from tpugraphs_polynormer.datasets.input_pipeline import iterate_blocks, parse_graph
+from tpugraphs_polynormer.datasets.manifest import DatasetError
 from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit
+from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.models.ranking.batch import Batch, unpack_batch
 from tpugraphs_polynormer.models.ranking.model import Encoded, RankingModel
-from tpugraphs_polynormer.ranking.metrics import GraphAccumulator
+from tpugraphs_polynormer.ranking.metrics import GraphAccumulator, GraphMetrics, graph_metrics
 
 # Floats of per-candidate state held at once: bounds memory whatever the graph's size.
 _BLOCK_FLOATS = 16_000_000
@@ -23,9 +27,16 @@ class Scorer:
     """Scores candidates with a model; what no candidate can change is computed once per graph."""
 
     def __init__(
-        self, model: RankingModel, collection: RankingDataset, *, candidates_per_group: int, seed: int = 0
+        self,
+        model: RankingModel,
+        collection: RankingDataset,
+        *,
+        candidates_per_group: int,
+        phase: str | None = None,
+        seed: int = 0,
     ) -> None:
         self._model, self._collection, self._seed = model, collection, seed
+        self._run = {"phase": phase, "training": False}
         self._group = candidates_per_group
         self._traces: dict[tuple, Callable] = {}
 
@@ -40,10 +51,10 @@ class Scorer:
     def _begin(self, *fields: tf.Tensor) -> tuple[Batch, Encoded]:
         """A graph with its first block of candidates, and what the model makes of the graph alone."""
         batch = unpack_batch(parse_graph(self._collection.manifest.kind, *fields))
-        return batch, self._model.encode(batch, training=False)
+        return batch, self._model.encode(batch, **self._run)
 
     def _score(self, batch: Batch, encoded: Encoded) -> tf.Tensor:
-        return self._model.score(batch, encoded, training=False)
+        return self._model.score(batch, encoded, **self._run)
 
     def score_graph(self, split: RankingSplit, number: int, candidates: np.ndarray | None = None) -> np.ndarray:
         """[c] float64 scores of all candidates of a graph, or of the [c] named ones; higher is faster."""
@@ -52,14 +63,14 @@ class Scorer:
             candidates = np.arange(entry.num_candidates)
         config = self._model.config
         if not config.cross_candidates:
-            # A tile's candidates meet every node, a layout's the configurable ones.
+            # A tile's candidates meet every node, a layout's the config nodes.
             met = entry.num_config_nodes if self._collection.manifest.kind == "layout" else entry.num_nodes
             block = block_size(config, entry.num_nodes, met, len(candidates))
             return self._score_in_order(split, number, candidates, block)
         return self._score_in_groups(split, number, candidates, config)
 
     def _score_in_groups(
-        self, split: RankingSplit, number: int, candidates: np.ndarray, config: ModelConfig
+        self, split: RankingSplit, number: int, candidates: np.ndarray, config: RankingModelConfig
     ) -> np.ndarray:
         """Candidates see each other, so who stands beside whom matters: the mean over random groupings."""
         total = np.zeros(len(candidates))
@@ -90,7 +101,7 @@ def _forget_size(each: Any) -> Any:
     return tf.TensorSpec([None, *each.shape[1:]] if each.shape.rank else [], each.dtype)
 
 
-def block_size(config: ModelConfig, num_nodes: int, num_met: int, num_candidates: int) -> int:
+def block_size(config: RankingModelConfig, num_nodes: int, num_met: int, num_candidates: int) -> int:
     """How many candidates to score at once: a power of two, so that few shapes are traced.
 
     `num_met` of the graph's nodes meet the candidates after the encoder (late fusion), or all before it (early).
@@ -98,3 +109,43 @@ def block_size(config: ModelConfig, num_nodes: int, num_met: int, num_candidates
     rows = num_nodes if config.fusion == "early" else max(num_met, 1)
     fitting = min(1024, max(16, _BLOCK_FLOATS // (rows * config.hidden_dim)))
     return min(1 << fitting.bit_length() - 1, 1 << (num_candidates - 1).bit_length())
+
+
+def choose_candidates(
+    split: RankingSplit, *, most: int, seed: int = 0, indices: Mapping[str, np.ndarray] | None = None
+) -> list[np.ndarray]:
+    """Which candidates of each graph to evaluate: the given indices, else at most `most` (0: all), by seed."""
+    chosen = []
+    for number, entry in enumerate(split.graphs):
+        if indices is not None and entry.name in indices:
+            numbers = indices[entry.name]
+            if numbers.max() >= entry.num_candidates:
+                raise UserError(
+                    f"{entry.name}: the index file names candidate {numbers.max()}, "
+                    f"expected 0..{entry.num_candidates - 1}; is it of another collection?"
+                )
+        elif most and entry.num_candidates > most:
+            numbers = np.sort(np.random.default_rng((seed, number)).choice(entry.num_candidates, most, replace=False))
+        else:
+            numbers = np.arange(entry.num_candidates)
+        chosen.append(numbers)
+    return chosen
+
+
+def evaluate_split(
+    scorer: Scorer, split: RankingSplit, *, collection: str, candidates: Sequence[np.ndarray], progress: bool = False
+) -> list[GraphMetrics]:
+    """The metrics of each graph of a split on the given candidates of it, in bounded memory."""
+    kind = find_collection(collection).kind
+    results = []
+    for number in tqdm(range(len(split)), desc=collection, unit="graph", disable=None if progress else True):
+        entry = split.graphs[number]
+        numbers = candidates[number]
+        runtimes = split.read_column(number, "runtimes", numbers)
+        if not runtimes.all():
+            raise DatasetError(f"{collection} {entry.name}: runtimes are hidden; evaluate a split that has them")
+        normalizers = split.read_column(number, "normalizers", numbers) if kind == "tile" else None
+        scores = scorer.score_graph(split, number, numbers)
+        names = {"collection": collection, "graph": entry.name}
+        results.append(graph_metrics(kind, runtimes, scores, normalizers, noise=split.noise(number), **names))
+    return results

@@ -1,4 +1,4 @@
-"""A small builder of HLO modules: hands out ids, keeps topological order, works out shapes."""
+"""A builder of HLO modules: assigns ids, keeps topological order and infers shapes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
 
 
 class ModuleBuilder:
-    """Collects computations; those that are called must be finished before their callers, as in stored HLO."""
+    """Collects computations; a called computation must be finished before its caller, as in stored HLO."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -52,7 +52,7 @@ class ModuleBuilder:
         return computation.id
 
     def scalar_computation(self, opcode: str, element_type: int) -> int:
-        """A computation that joins two scalars, as reduce and its kin call."""
+        """The id of a computation of two scalars, such as a reduce calls."""
         body = self.computation(f"{opcode}_computation")
         first, second = body.parameter((), element_type), body.parameter((), element_type)
         result = PRED if opcode == "compare" else element_type
@@ -85,7 +85,7 @@ class ComputationBuilder:
         element_type: int | None = None,
         **fields: object,
     ) -> Instruction:
-        """An instruction with an array result; the element type is the first operand's unless given."""
+        """An instruction with an array result; the default element type is the first operand's."""
         kind = operands[0].shape.element_type if element_type is None else element_type
         return self._append(opcode, array_shape(dims, kind), operands, fields)
 
@@ -101,7 +101,7 @@ class ComputationBuilder:
     def copy(
         self, instruction: Instruction, operands: Sequence[Instruction], called: Sequence[int] = ()
     ) -> Instruction:
-        """An instruction of another computation with an id, operands and callees of this one."""
+        """A copy of another computation's instruction, with a new id and with operands and callees of this one."""
         identifier = self.module.new_id()
         made = replace(
             instruction,
@@ -136,15 +136,15 @@ class ComputationBuilder:
         return self._append("get-tuple-element", value.shape.tuple_shapes[index], (value,), {})
 
     def constant(self, element_type: int) -> Instruction:
-        """A scalar constant (its value is nowhere in the features)."""
+        """A scalar constant (no feature depends on its value)."""
         return self.add("constant", (), (), element_type)
 
     def full(self, dims: Sequence[int], element_type: int) -> Instruction:
-        """A constant spread over a shape."""
+        """A constant, broadcast to a shape."""
         return self.broadcast(self.constant(element_type), dims, ())
 
     def broadcast(self, value: Instruction, dims: Sequence[int], dimensions: Sequence[int]) -> Instruction:
-        """Spreads a value; its dimension i becomes dimension `dimensions[i]` of the result."""
+        """A broadcast value, whose dimension i becomes dimension `dimensions[i]` of the result."""
         return self.add("broadcast", dims, (value,), dimensions=tuple(dimensions))
 
     def unary(self, opcode: str, value: Instruction) -> Instruction:
@@ -168,7 +168,7 @@ class ComputationBuilder:
         return self.add("select", value.shape.dimensions, (mask, value, zero), value.shape.element_type)
 
     def reduce(self, value: Instruction, dimensions: Sequence[int], opcode: str = "add") -> Instruction:
-        """Joins all values along the dimensions."""
+        """A value reduced along the dimensions."""
         kind = value.shape.element_type
         dims = [size for dim, size in enumerate(value.shape.dimensions) if dim not in dimensions]
         called = (self.module.scalar_computation(opcode, kind),)
@@ -185,7 +185,7 @@ class ComputationBuilder:
         return self.add("transpose", dims, (value,), dimensions=tuple(order))
 
     def dot(self, first: Instruction, second: Instruction, dims: Sequence[int]) -> Instruction:
-        """A dot product with a given result shape: contracted dims are in no feature."""
+        """A dot product with a given result shape; no feature depends on the contracted dims."""
         return self.add("dot", dims, (first, second))
 
     def concatenate(self, values: Sequence[Instruction], dimension: int) -> Instruction:
@@ -203,7 +203,7 @@ class ComputationBuilder:
         return self.add("slice", dims, (value,), slice_dimensions=tuple(ranges))
 
     def reduce_window(self, value: Instruction, size: int, opcode: str = "maximum") -> Instruction:
-        """Pools non-overlapping size x size windows of the two spatial dims of [batch, rows, columns, features]."""
+        """[batch, rows, columns, features], pooled over size x size windows that do not overlap."""
         batch, rows, columns, features = value.shape.dimensions
         called = (self.module.scalar_computation(opcode, value.shape.element_type),)
         operands = (value, self.constant(value.shape.element_type))
@@ -211,7 +211,7 @@ class ComputationBuilder:
         return self.add("reduce-window", dims, operands, window=_pool_window(size), called_computation_ids=called)
 
     def select_and_scatter(self, value: Instruction, source: Instruction, size: int) -> Instruction:
-        """Sends each pooled gradient back to the maximum of its window."""
+        """The gradient of max pooling: each pooled gradient at the maximum of its window."""
         kind = value.shape.element_type
         called = tuple(self.module.scalar_computation(opcode, kind) for opcode in ("compare", "add"))
         operands = (value, source, self.constant(kind))
@@ -226,7 +226,7 @@ class ComputationBuilder:
         window: Sequence[WindowDimension],
         numbers: ConvolutionDimensions,
     ) -> Instruction:
-        """A convolution with everything spelled out."""
+        """A convolution with explicit result shape, window and dimension numbers."""
         fields = {"window": tuple(window), "convolution": numbers, "feature_group_count": 1, "batch_group_count": 1}
         return self.add("convolution", dims, (value, kernel), **fields)
 

@@ -1,16 +1,16 @@
 """Runtime of a program on a simulated TPU v3 core for each candidate of layouts, from the archive's arrays alone.
 
 The time of a candidate is the sum of
-- per convolution and dot, the slowest of three overlapped streams: the systolic arrays' work on the padded result
-  (8 x 128, contraction padded to 128); HBM traffic of padded operands and result; and the cross-lane unit, which turns
-  an operand on its way in when it arrives in another layout than the node asks for;
-- per other node, HBM traffic of its padded buffer, written once and read by each consumer, unless it is fused away;
-- per edge whose producer and consumer disagree on the layout, one copy: the padded buffer read in one layout and
-  written in the other. Fixed boundaries (parameters, tuples, results) disagree like any consumer.
-A loop's body is priced once: how often it runs is in no array.
+- for each convolution and dot, the slowest of three overlapping streams: the work of the systolic arrays on the padded
+  result (8 x 128, contraction padded to 128); HBM traffic of padded operands and result; and the cross-lane unit, which
+  transposes an operand whose layout differs from the one that the node asks for;
+- for each other node that is not fused, HBM traffic of its padded buffer, written once and read by each consumer;
+- for each edge whose producer and consumer have different layouts, one copy: the padded buffer, read in one layout and
+  written in the other. Fixed boundaries (parameters, tuples, results) count as consumers.
+The body of a loop counts once, because no array holds its number of iterations.
 
-Every summand depends on the choices of at most two nodes (three for an operator with two operands), so it is
-tabulated once per distinct choice; a block of candidates is then priced by gathering and adding.
+Every term depends on the choices of at most two nodes (three for an operator with two operands). It is tabulated once
+per distinct choice; the cost of a block of candidates is a sum of table entries.
 """
 
 from __future__ import annotations
@@ -22,16 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tpugraphs_polynormer.hlo.features import CONVOLUTION_DIMENSIONS, WINDOW_SIZE
-from tpugraphs_polynormer.simulator.hardware import (
-    LANES,
-    MEASUREMENT_NOISE,
-    TPU_V3,
-    TpuCore,
-    element_bytes,
-    padded_elements,
-    round_up,
-)
-from tpugraphs_polynormer.simulator.layouts import (
+from tpugraphs_polynormer.hlo.layout_flow import (
     CONVOLUTION,
     DOT,
     ELEMENTWISE,
@@ -46,13 +37,15 @@ from tpugraphs_polynormer.simulator.layouts import (
     ProgramLayouts,
     opcode_set,
 )
+from tpugraphs_polynormer.hlo.shapes import LANES, element_bytes, padded_elements, round_up
+from tpugraphs_polynormer.simulator.hardware import MEASUREMENT_NOISE, TPU_V3, TpuCore
 
 _BLOCK_ROWS = 8192
 _NO_TRAFFIC = FREE | opcode_set("tuple while call conditional after-all")
 _NOT_WRITTEN = _NO_TRAFFIC | opcode_set(
     "reshape transpose parameter get-tuple-element bitcast infeed dynamic-update-slice"
 )
-_NOT_READING = _NOT_WRITTEN | opcode_set("gather dynamic-slice")  # in index, renamed, or only a few rows of the operand
+_NOT_READING = _NOT_WRITTEN | opcode_set("gather dynamic-slice")  # reads an index or a few rows
 
 
 @dataclass(frozen=True)
@@ -67,7 +60,7 @@ class _Operator:
 
 
 class LayoutCosts:
-    """Prices candidates of one program; `choices[j]` are the distinct choices int8 [k, 18] of config node j."""
+    """The costs of one program's candidates; `choices[j]` are the distinct choices int8 [k, 18] of config node j."""
 
     def __init__(
         self,
@@ -101,7 +94,7 @@ class LayoutCosts:
         return np.concatenate(blocks) if blocks else np.zeros(0)
 
     def _block_seconds(self, ids: np.ndarray) -> np.ndarray:
-        """ids [nc, b] -> seconds [b]."""
+        """float64 [b]: seconds of the candidates with the choice numbers ids [nc, b]."""
         total = np.full(ids.shape[1], self._constant)
         for index, table in enumerate(self._unary):
             total += table[ids[index]]
@@ -120,7 +113,7 @@ class LayoutCosts:
         return total
 
     def _add(self, first: NodeLayout, second: NodeLayout, table: np.ndarray) -> None:
-        """Adds table [first's choices, second's choices] to the sum, wherever the two sources are fixed or the same."""
+        """Adds a table [first's choices, second's choices] to the tables of the two sources."""
         if first.source == FIXED and second.source == FIXED:
             self._constant += float(table[0, 0])
         elif first.source == FIXED:
@@ -134,11 +127,11 @@ class LayoutCosts:
             self._pairs[key] = self._pairs.get(key, 0.0) + table
 
     def _traffic(self, node: int) -> np.ndarray:
-        """Seconds to move a node's padded buffer through HBM once, per choice of its source."""
+        """float64 [choices of its source]: seconds to move a node's padded buffer through HBM once."""
         return self._program.padded(node) * float(self._bytes[node]) / self._core.hbm_bandwidth
 
     def _add_traffic(self, node: int) -> None:
-        """One write and one read per consumer; operators account for their own operands and results."""
+        """Adds one write and one read per consumer; operators add those of their operands and results themselves."""
         program, opcode = self._program, int(self._program.opcode[node])
         if opcode in _NO_TRAFFIC or not program.dims[node] or self._is_fused(node):
             return
@@ -154,7 +147,7 @@ class LayoutCosts:
         return node in self._program.config_index and int(self._program.opcode[node]) in (CONVOLUTION, DOT)
 
     def _is_fused(self, node: int) -> bool:
-        """An elementwise node whose only consumer is elementwise or a reduce never leaves the registers."""
+        """Whether a node stays in registers: it is elementwise, and its only consumer is elementwise or a reduce."""
         program = self._program
         if int(program.opcode[node]) not in ELEMENTWISE or len(program.consumers[node]) != 1:
             return False
@@ -172,7 +165,7 @@ class LayoutCosts:
             self._add(program.nodes[producer], wanted, self._copy_table(producer, wanted))
 
     def _wanted(self, consumer: int, producer: int) -> NodeLayout | None:
-        """The layout in which a consumer reads a producer, or None where it takes any."""
+        """The layout in which a consumer reads a producer, or None if it accepts any."""
         program, opcode = self._program, int(self._program.opcode[consumer])
         rank = len(program.dims[producer])
         if opcode == RESHAPE and consumer in program.config_index:
@@ -186,7 +179,7 @@ class LayoutCosts:
         return NodeLayout(FIXED, (program.default_layout(producer),))
 
     def _copy_table(self, producer: int, wanted: NodeLayout) -> np.ndarray:
-        """Seconds [producer's choices, wanted's choices] of a copy where the two differ; () wants nothing."""
+        """Seconds [producer's choices, wanted's choices] of a copy if the two differ; () accepts any layout."""
         program, width = self._program, float(self._bytes[producer])
         layouts = program.nodes[producer].layouts
         table = np.zeros((len(layouts), len(wanted.layouts)))
@@ -217,7 +210,7 @@ class LayoutCosts:
         )
 
     def _turn_table(self, node: int, operand: int) -> np.ndarray:
-        """Seconds [own choices, operand's choices] in the cross-lane unit where an operand is not as asked for."""
+        """Seconds [own choices, operand's choices] in the cross-lane unit for an operand in another layout."""
         program, index = self._program, self._program.config_index[node]
         kernel = operand == kernel_operand(program, node)
         layouts, padded = program.nodes[operand].layouts, program.padded(operand)
@@ -231,7 +224,7 @@ class LayoutCosts:
 
 
 def kernel_operand(program: ProgramLayouts, node: int) -> int | None:
-    """Which operand is the kernel: edges are sorted by position, so the shapes have to tell."""
+    """The operand that is the kernel, found by its shape, because edges do not keep the order of operands."""
     operands = [each for each in program.operands[node] if program.dims[each]]
     if len(operands) < 2:
         return None
@@ -254,7 +247,7 @@ def _fits_kernel(program: ProgramLayouts, node: int, operand: int) -> bool:
 
 
 def contraction_size(program: ProgramLayouts, node: int, operands: Sequence[int]) -> int:
-    """How many products each element of the result sums: K of a dot, taps times input features of a convolution."""
+    """The number of products per element of the result: K of a dot, taps times input features of a convolution."""
     sizes = [math.prod(program.dims[each]) for each in operands]
     if not sizes:
         return 1
@@ -269,7 +262,7 @@ def contraction_size(program: ProgramLayouts, node: int, operands: Sequence[int]
 
 
 def _batch_size(program: ProgramLayouts, node: int, operands: Sequence[int]) -> int:
-    """Product of a dot's batch dims: those that lead the result and both operands, two dims being left to each."""
+    """The product of a dot's batch dims: the leading dims that result and operands share, without the last two."""
     batch = 1
     shapes = [program.dims[node], *(program.dims[each] for each in operands)]
     for index in range(min(len(shape) for shape in shapes) - 2):
@@ -280,7 +273,7 @@ def _batch_size(program: ProgramLayouts, node: int, operands: Sequence[int]) -> 
 
 
 def encode_choices(candidates: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-    """Distinct choices per node, int8 [k, 18] each, and which one each candidate takes, int32 [c, nc]."""
+    """The distinct choices of each node, int8 [k, 18], and the choice number of each candidate, int32 [c, nc]."""
     weights = 7 ** np.arange(candidates.shape[2], dtype=np.int64)
     choices, ids = [], np.empty(candidates.shape[:2], dtype=np.int32)
     for index in range(candidates.shape[1]):
@@ -304,6 +297,6 @@ def layout_seconds(
 
 
 def measure(seconds: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """int64 nanoseconds as a stopwatch would give them: with relative noise, never below 1."""
+    """int64 nanoseconds [c]: the seconds with relative measurement noise, at least 1."""
     noisy = seconds * (1.0 + MEASUREMENT_NOISE * rng.standard_normal(len(seconds)))
     return np.maximum(1, np.rint(noisy * 1e9)).astype(np.int64)

@@ -36,13 +36,13 @@ class Network:
         return weight
 
     def finish(self, result: Instruction, *, train: bool) -> Module:
-        """The whole program: inference returns the result, a training step the updated weights."""
+        """The complete program; its outputs are the result, or the updated weights of a training step."""
         outputs = self._updates(result) if train else [result]
         self.hlo.finish(self.hlo.tuple(outputs))
         return self.module.build()
 
     def record(self, output: Instruction, inputs: Sequence[Instruction], backward: Backward) -> Instruction:
-        """Notes how a gradient passes from an output to its inputs."""
+        """The output; `backward`, its gradient as a function, is recorded for the training step."""
         self._tape.append((output, tuple(inputs), backward))
         return output
 

@@ -1,4 +1,4 @@
-"""Random programs of the kinds that TpuGraphs holds: vision, language, recommendation, recurrent networks."""
+"""Random programs of the kinds in TpuGraphs: vision, language, recommendation and recurrent networks."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from tpugraphs_polynormer.hlo.module import Instruction, Module
+from tpugraphs_polynormer.simulator.builder import PRED, S32, ComputationBuilder
 from tpugraphs_polynormer.simulator.network import PRECISIONS, Network
-from tpugraphs_polynormer.simulator.recurrent import unroll_loop
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large the programs of a scale are: ranges (low, high) that a draw stays within, ends included."""
+    """The size of the programs of a scale: inclusive ranges (low, high), or values to draw from."""
 
-    blocks: tuple[int, int]  # residual blocks, MLP layers: what makes a program long
+    blocks: tuple[int, int]  # residual blocks, MLP layers: they decide the length of a program
     layers: tuple[int, int]  # of an encoder
     width: tuple[int, int]  # features of the first stage, as a multiple of 8
     batch: tuple[int, ...]
@@ -46,7 +46,7 @@ class _Draw:
         return self._log_uniform(*self.size.layers)
 
     def _log_uniform(self, low: int, high: int) -> int:
-        """The real programs are many short and a few very long ones."""
+        """An integer with a uniform logarithm: many real programs are short, a few are very long."""
         return round(float(np.exp(self._rng.uniform(np.log(low), np.log(high)))))
 
     def width(self) -> int:
@@ -175,11 +175,68 @@ def recurrent(draw: _Draw) -> Module:
     net = draw.network(f"lstm_S-{length}", train, batch, layers, width)
     value = net.input((length, batch, width))
     for _ in range(layers):
-        value = unroll_loop(net, value, width)
+        value = _lstm_loop(net, value, width)
     last = net.hlo.slice(value, 0, length - 1, length)
     flat = net.reshape(last, (batch, width))
     head = _mlp(net, flat, [2 * width] * draw.between(1, 3))
     return net.finish(net.dense(head, draw.pick((10, 1000, 10_000))), train=train)
+
+
+def _lstm_loop(net: Network, sequence: Instruction, width: int) -> Instruction:
+    """Hidden states [length, batch, width] of an LSTM over [length, batch, features]; no gradient passes the loop."""
+    length, batch, features = sequence.shape.dimensions
+    kind = net.element_type
+    results = net.hlo.full((length, batch, width), kind)
+    state = [
+        net.hlo.constant(S32),
+        net.hlo.full((batch, width), kind),
+        net.hlo.full((batch, width), kind),
+        net.hlo.parameter((features, 4 * width), kind),
+        net.hlo.parameter((width, 4 * width), kind),
+        sequence,
+        results,
+    ]
+    packed = net.hlo.tuple(state)
+    body = _loop_body(net, packed)
+    condition = _loop_condition(net, packed)
+    return net.hlo.element(net.hlo.loop(packed, condition, body), 6)
+
+
+def _loop_condition(net: Network, packed: Instruction) -> int:
+    hlo = net.module.computation("while_cond")
+    state = hlo.tuple_parameter(packed.shape.tuple_shapes)
+    step = hlo.element(state, 0)
+    return hlo.finish(hlo.add("compare", (), (step, hlo.constant(S32)), PRED))
+
+
+def _loop_body(net: Network, packed: Instruction) -> int:
+    """The id of one time step: gates = x W + h U; c = f c + i g; h = o tanh(c)."""
+    hlo = net.module.computation("while_body")
+    state = hlo.tuple_parameter(packed.shape.tuple_shapes)
+    step, hidden, cell, to_gates, recurrence, sequence, results = (hlo.element(state, index) for index in range(7))
+    batch, width = hidden.shape.dimensions
+    features = sequence.shape.dimensions[2]
+    zero = hlo.constant(S32)
+    sizes = {"dynamic_slice_sizes": (1, batch, features)}
+    taken = hlo.add("dynamic-slice", (1, batch, features), (sequence, step, zero, zero), **sizes)
+    current = hlo.reshape(taken, (batch, features))
+    dims = (batch, 4 * width)
+    gates = hlo.binary("add", hlo.dot(current, to_gates, dims), hlo.dot(hidden, recurrence, dims))
+    cell, hidden = _lstm_step(hlo, gates, cell, width)
+    row = hlo.reshape(hidden, (1, batch, width))
+    results = hlo.add("dynamic-update-slice", results.shape.dimensions, (results, row, step, zero, zero))
+    step = hlo.add("add", (), (step, hlo.constant(S32)))
+    return hlo.finish(hlo.tuple([step, hidden, cell, to_gates, recurrence, sequence, results]))
+
+
+def _lstm_step(
+    hlo: ComputationBuilder, gates: Instruction, cell: Instruction, width: int
+) -> tuple[Instruction, Instruction]:
+    pieces = [hlo.slice(gates, 1, index * width, (index + 1) * width) for index in range(4)]
+    keep, write, out = (hlo.unary("logistic", each) for each in pieces[:3])
+    fresh = hlo.unary("tanh", pieces[3])
+    cell = hlo.binary("add", hlo.binary("multiply", keep, cell), hlo.binary("multiply", write, fresh))
+    return cell, hlo.binary("multiply", out, hlo.unary("tanh", cell))
 
 
 Family = Callable[[_Draw], Module]

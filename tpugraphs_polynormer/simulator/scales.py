@@ -1,4 +1,4 @@
-"""How much to simulate: from a few graphs for tests to the official sizes."""
+"""Scales of a simulation, from a few graphs for tests to the official sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Counts = tuple[int, int, int]  # of train, valid and test
 
 @dataclass(frozen=True)
 class Scale:
-    """How much to simulate: graphs and kernels per split, candidates (low, high) per graph, and their sizes."""
+    """The numbers of graphs, kernels and candidates of a simulation, and the sizes of its programs."""
 
     layout_graphs: dict[str, Counts]  # by collection id
     tile_kernels: Counts

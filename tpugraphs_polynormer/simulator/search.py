@@ -1,11 +1,12 @@
 """Candidates of the `random` and the `default` search, as the real archives show them.
 
-Both measure the compiler's own choice some forty times, at any row (100,040 candidates are 100,000 and these).
+Both searches measure the compiler's default about forty times, at random rows (the largest archives have 100,040
+candidates: 100,000 and these).
 
-The default search mutates the compiler's choice. In the real alexnet and unet files nodes of one group share their
-choice, the layouts of operands vary freely, and the layout of a result (and of a reshape) is the compiler's for most
-groups. Programs with few groups therefore repeat themselves often: a tenth of the rows of a real archive are repeats in
-the median, 99 % in the extreme.
+The default search mutates the compiler's default. In the real alexnet and unet files, nodes of one group share their
+choice, the layouts of operands vary freely, and the layout of a result (and of a reshape) is the default's for most
+groups. The candidates of programs with few groups therefore repeat: a tenth of the rows of a real archive are repeats
+in the median, 99 % in the extreme.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from tpugraphs_polynormer.hlo.sampling import draw_index_blocks
 SEARCHES = ("random", "default")
 _BLOCK = 2048
 _DEFAULT_REPEATS = 40
-_REPEATS_STREAM = 1 << 40  # keeps these random numbers apart from those of the blocks
+_REPEATS_STREAM = 1 << 40  # a random stream apart from those of the blocks
 _OUTPUT = slice(0, 6)
 
 
 def draw_search_blocks(choices: Choices, count: int, *, search: str, seed: int) -> Iterator[np.ndarray]:
     """Yields choice numbers int16 [at most 2048, nc] of `count` candidates, row 0 the compiler's default.
 
-    "random" draws every node's choice uniformly and by itself; "default" mutates the default, group by group. The
+    "random" draws every node's choice uniformly and independently; "default" mutates the default, group by group. The
     default is repeated at random rows: forty times, or at a hundredth of the rows of a small graph.
     """
     rng = np.random.default_rng([seed, _REPEATS_STREAM])

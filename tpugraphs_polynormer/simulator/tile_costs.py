@@ -1,9 +1,9 @@
 """Runtime of one fused kernel on a simulated TPU v3 core for each candidate of tile sizes, from the archive's arrays.
 
-A kernel walks over its output (or, where it ends in a reduce, over what it reduces) tile by tile. Bounds count whole
-native tiles: 128 in the minor dimension, 8 in the next, 1 in the others, from the major dimension to the minor one.
-The time is a fixed cost per step, plus the slower of transfers and computation, which overlap, plus the first tile's
-transfer, which nothing hides; a tile that does not fit twice into on-chip memory spills its excess in every step.
+A kernel processes its output (or, if it ends in a reduce, what it reduces) tile by tile. Bounds count whole native
+tiles: 128 in the minor dimension, 8 in the next, 1 in the others, from the major dimension to the minor one. The time
+is a fixed cost per step, plus the slower of transfers and computation, which overlap, plus the first tile's transfer,
+which overlaps with nothing. A tile that does not fit twice into on-chip memory spills its excess in every step.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from tpugraphs_polynormer.hlo.features import CONVOLUTION_DIMENSIONS, WINDOW_SIZE, pad_sum_product
+from tpugraphs_polynormer.hlo.layout_flow import CONVOLUTION, ELEMENTWISE, REDUCE, ProgramLayouts
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_IDS
+from tpugraphs_polynormer.hlo.shapes import LANES, SUBLANES, element_bytes, padded_elements, round_up
 from tpugraphs_polynormer.simulator.costs import contraction_size, kernel_operand
-from tpugraphs_polynormer.simulator.hardware import LANES, SUBLANES, TPU_V3, TpuCore, element_bytes, padded_elements
-from tpugraphs_polynormer.simulator.layouts import CONVOLUTION, ELEMENTWISE, REDUCE, ProgramLayouts
+from tpugraphs_polynormer.simulator.hardware import TPU_V3, TpuCore
 
 _PARAMETER, _FUSION, _TUPLE = (OPCODE_IDS[name] for name in ("parameter", "fusion", "tuple"))
 _UNIT = SUBLANES * LANES  # elements of a native tile
-_VECTOR_SLOTS = 2  # vector operations that one instruction bundle starts
-_TRANSFER_OVERHEAD = 512  # bytes that starting one contiguous run of a transfer is worth
+_VECTOR_SLOTS = 2  # vector operations per instruction bundle
+_TRANSFER_OVERHEAD = 512  # starting one contiguous run of a transfer costs as much as this many bytes
 
 
 def physical_units(dims: Sequence[int], minor_to_major: Sequence[int]) -> tuple[int, ...]:
@@ -36,7 +37,7 @@ def physical_units(dims: Sequence[int], minor_to_major: Sequence[int]) -> tuple[
 
 
 class TileCosts:
-    """Prices tile candidates of one kernel."""
+    """The costs of one kernel's tile candidates."""
 
     def __init__(
         self, node_feat: np.ndarray, node_opcode: np.ndarray, edge_index: np.ndarray, core: TpuCore = TPU_V3
@@ -68,7 +69,7 @@ class TileCosts:
         return float(padded_elements(dims, self._program.default_layout(node)) * self._bytes[node]) if dims else 0.0
 
     def _read_operator(self, node: int) -> None:
-        """Which physical indices of the output and the kernel hold the output features, and the contraction's size."""
+        """Sets the physical indices of the output features in output and kernel, and the size of the contraction."""
         program = self._program
         numbers = program.node_feat[node, CONVOLUTION_DIMENSIONS].astype(int).tolist()
         operands = [each for each in program.operands[node] if program.dims[each]][-2:]
@@ -76,10 +77,10 @@ class TileCosts:
         self._kernel = operands[-1] if kernel is None else kernel
         self._input = operands[0] if operands[0] != self._kernel else operands[-1]
         self.kernel_units = self._units(self._kernel)
-        self.output_place = list(reversed(program.default_layout(node))).index(numbers[13])
+        self.output_index = list(reversed(program.default_layout(node))).index(numbers[13])
         self.kernel_index = list(reversed(program.default_layout(self._kernel))).index(numbers[7])
         self.feature_scale = (
-            _unit_size(self.output_units, self.output_place),
+            _unit_size(self.output_units, self.output_index),
             _unit_size(self.kernel_units, self.kernel_index),
         )
         self._contraction = contraction_size(program, node, operands)
@@ -111,7 +112,7 @@ class TileCosts:
 
     def _vector_seconds(self, bounds: np.ndarray) -> np.ndarray:
         steps = np.ceil(np.array(self.output_units) / bounds).prod(axis=1)
-        visited = steps * bounds.prod(axis=1)  # native tiles, those of ragged edges in full
+        visited = steps * bounds.prod(axis=1)  # native tiles; those at ragged edges count in full
         transfer = self._moved / self._core.hbm_bandwidth / self._efficiency(bounds, self.output_units)
         work = visited * self._num_vector_ops() / (_VECTOR_SLOTS * self._core.clock)
         held = 2.0 * self._moved * bounds.prod(axis=1) / math.prod(self.output_units)
@@ -129,7 +130,7 @@ class TileCosts:
     def _operator_tiles(self, bounds: np.ndarray, kernel: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Bytes [c] of a step's input, kernel and output tiles."""
         out = bounds.prod(axis=1) * _UNIT
-        features = bounds[:, self.output_place] * self.feature_scale[0]
+        features = bounds[:, self.output_index] * self.feature_scale[0]
         depth = kernel.prod(axis=1) / kernel[:, self.kernel_index] * _UNIT / self.feature_scale[1]
         rows = out / features
         input_bytes = rows * np.maximum(1.0, depth / self._taps) * float(self._bytes[self._input])
@@ -141,11 +142,11 @@ class TileCosts:
         )
 
     def _matrix_seconds(self, bounds: np.ndarray, kernel: np.ndarray) -> np.ndarray:
-        """Output tiles in the outer loop, slices of the contraction in the inner one."""
+        """float64 [c]: seconds, with output tiles in the outer loop and slices of the contraction in the inner loop."""
         out_steps = np.ceil(np.array(self.output_units) / bounds)
         kernel_steps = np.ceil(np.array(self.kernel_units) / kernel)
         depth_steps = kernel_steps.prod(axis=1) / kernel_steps[:, self.kernel_index]
-        feature_steps = out_steps[:, self.output_place]
+        feature_steps = out_steps[:, self.output_index]
         num_outputs = out_steps.prod(axis=1)
         row_steps = num_outputs / feature_steps
         steps = num_outputs * depth_steps
@@ -155,12 +156,12 @@ class TileCosts:
         moved = tiles[0] * input_loads + tiles[1] * kernel_loads + tiles[2] * num_outputs
         transfer = moved / self._core.hbm_bandwidth / self._efficiency(kernel, self.kernel_units)
         visited = num_outputs * bounds.prod(axis=1) * _UNIT
-        work = 2.0 * visited * -(-self._contraction // LANES) * LANES / self._core.peak_flops
+        work = 2.0 * visited * round_up(self._contraction, LANES) / self._core.peak_flops
         work = work + steps * LANES / self._core.clock  # filling the systolic array with each slice of the kernel
         return self._total(steps, transfer, work, 2.0 * sum(tiles))
 
     def _efficiency(self, bounds: np.ndarray, units: Sequence[int]) -> np.ndarray:
-        """Share of the bandwidth that a tile's contiguous runs reach: a run grows while whole dimensions are taken."""
+        """float64 [c]: the share of the bandwidth that transfers reach; runs over whole dimensions are longer."""
         run = np.ones(len(bounds))
         whole = np.ones(len(bounds), dtype=bool)
         for index in reversed(range(len(units))):
@@ -176,14 +177,14 @@ class TileCosts:
 
 
 def _unit_size(units: Sequence[int], index: int) -> int:
-    """How many elements one unit of the bound at a physical index has."""
+    """The number of elements in one unit of the bound at a physical index."""
     if len(units) == 1:
         return _UNIT
     return {len(units) - 1: LANES, len(units) - 2: SUBLANES}.get(index, 1)
 
 
 def _clip(features: np.ndarray, units: Sequence[int]) -> np.ndarray:
-    """float64 [c, rank] bounds in 1..units; an absent bound (0) takes the whole dimension."""
+    """float64 [c, rank] bounds in 1..units; an absent bound (0) means the whole dimension."""
     whole = np.array(units, dtype=np.float64)
     bounds = features[:, : len(units)].astype(np.float64)
     return np.where(bounds > 0, np.minimum(bounds, whole), whole)

@@ -9,21 +9,21 @@ from itertools import product
 
 import numpy as np
 
+from tpugraphs_polynormer.hlo.layout_flow import ELEMENTWISE
 from tpugraphs_polynormer.hlo.module import ConvolutionDimensions, Instruction, Module, Shape
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_IDS
 from tpugraphs_polynormer.simulator.builder import ModuleBuilder, array_shape
 from tpugraphs_polynormer.simulator.hardware import TPU_V3
-from tpugraphs_polynormer.simulator.layouts import ELEMENTWISE
 from tpugraphs_polynormer.simulator.tile_costs import TileCosts, bounds_features
 
-_CHEAP = frozenset(("broadcast", "constant", "iota"))  # always made inside the kernel that needs them
+_CHEAP = frozenset(("broadcast", "constant", "iota"))  # always computed inside the kernel that uses them
 _SEED_WEIGHTS = {"convolution": 4.0, "dot": 4.0, "reduce": 2.0, "reduce-window": 1.0, "transpose": 1.0}
-_NEAR_BEST = 1.3  # times the best: the compiler's default is about as good
-_HOPELESS = 10.0  # times the best: the compiler's own model keeps such tiles from being measured
+_NEAR_BEST = 1.3  # times the best cost: the compiler's default is at most this slow
+_HOPELESS = 10.0  # times the best cost: the compiler's cost model excludes slower tiles
 
 
 def cut_kernel(module: Module, rng: np.random.Generator, max_nodes: int) -> Module:
-    """Fuses a random neighbourhood of the entry computation into a kernel of at most about `max_nodes` nodes."""
+    """A kernel of about `max_nodes` nodes at most, fused from a random neighbourhood of the entry computation."""
     entry = module.computations[-1].instructions
     by_id = {each.id: each for each in entry}
     consumers: dict[int, list[Instruction]] = {each.id: [] for each in entry}
@@ -60,7 +60,7 @@ def _seed_weight(instruction: Instruction) -> float:
 
 
 def _absorb_producers(region: set[int], by_id: dict[int, Instruction], limit: int, rng: np.random.Generator) -> None:
-    """Pulls operands in from the last to the first: cheap ones always, elementwise ones while there is room."""
+    """Adds operands to the region, last node first: cheap ones always, elementwise ones up to the limit."""
     for identifier in sorted(by_id, reverse=True):
         if identifier not in region:
             continue
@@ -72,7 +72,7 @@ def _absorb_producers(region: set[int], by_id: dict[int, Instruction], limit: in
 
 
 def _fusion_module(module: Module, region: list[Instruction], root: Instruction) -> Module:
-    """The region as a fused computation, and an entry that calls it; what comes from outside becomes a parameter."""
+    """A module whose entry calls the region as a fused computation; outside operands become parameters."""
     by_id = {each.id: each for each in module.computations[-1].instructions}
     inside = {each.id for each in region}
     outside = list(dict.fromkeys(each for item in region for each in item.operand_ids if each not in inside))
@@ -91,7 +91,7 @@ def _fusion_module(module: Module, region: list[Instruction], root: Instruction)
 
 
 def _copy_scalar(module: Module, builder: ModuleBuilder, identifier: int) -> int:
-    """A scalar computation of one module, made again in another."""
+    """The id of a copy, in another module, of a scalar computation."""
     computation = next(each for each in module.computations if each.id == identifier)
     opcode = next(each.opcode for each in computation.instructions if each.id == computation.root_id)
     return builder.scalar_computation(opcode, computation.instructions[0].shape.element_type)
@@ -102,7 +102,7 @@ def _parameter(shape: Shape, number: int) -> Instruction:
 
 
 def _as_convolution(instruction: Instruction, by_id: dict[int, Instruction]) -> Instruction:
-    """A dot of matrices as the convolution without window that the TPU compiler turns it into."""
+    """A dot of matrices as the convolution without a window that the TPU compiler replaces it by."""
     if instruction.opcode != "dot":
         return instruction
     first, second = (by_id[operand].shape.dimensions for operand in instruction.operand_ids)
@@ -114,7 +114,7 @@ def _as_convolution(instruction: Instruction, by_id: dict[int, Instruction]) -> 
 
 
 def _assigned_layout(shape: Shape) -> Shape:
-    """After layout assignment an image [batch, rows, columns, features] has features and batch as its minor dims."""
+    """The shape after layout assignment: an image [batch, rows, columns, features] has minor dims features, batch."""
     dims = shape.dimensions
     if len(dims) == 4 and dims[1] == dims[2]:
         return replace(array_shape(dims, shape.element_type), minor_to_major=(3, 0, 2, 1))
@@ -145,7 +145,7 @@ def _all_bounds(costs: TileCosts, rng: np.random.Generator, count: int) -> tuple
     if costs.kernel_units:
         # The kernel's tile has as many output features as the output's tile.
         index = rank + costs.kernel_index
-        features = drawn[:, costs.output_place] * costs.feature_scale[0]
+        features = drawn[:, costs.output_index] * costs.feature_scale[0]
         drawn[:, index] = np.minimum(-(-features // costs.feature_scale[1]), costs.kernel_units[costs.kernel_index])
     drawn = rng.permutation(np.unique(drawn, axis=0))
     return drawn[:, :rank], drawn[:, rank:]

@@ -1,4 +1,4 @@
-"""Writes simulated TpuGraphs collections as the official tree of archives, and the hidden runtimes beside it."""
+"""Writes simulated TpuGraphs collections as the official tree of archives, and the hidden runtimes in a second tree."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from tpugraphs_polynormer.simulator.tiles import cut_kernel, draw_tiles
 log = logging.getLogger(__name__)
 
 JOURNAL_NAME = "simulation.jsonl"
-_VERSION = 2  # rises when the same scale and seed give other bytes
-_FLOAT_BLOCK_VALUES = 4 << 20  # float32 values of node_config_feat made at a time
+_VERSION = 2  # increased when the same scale and seed give other bytes
+_FLOAT_BLOCK_VALUES = 4 << 20  # float32 values of node_config_feat per block
 _SPLIT_STRIDE = 100_000  # between the numbers of the first graphs of two splits
 
 
@@ -97,7 +97,7 @@ def _open_journal(out: Path, scale: str, seed: int) -> dict[Graph, int]:
     *lines, last = path.read_text().splitlines(keepends=True)
     if last.endswith("\n"):
         lines.append(last)
-    elif lines:  # the line that a kill cut off
+    elif lines:  # a killed run left an incomplete line
         write_text(path, "".join(lines))
     found = [json.loads(line) for line in lines]
     if found[:1] != [header]:
@@ -130,10 +130,10 @@ def _simulate_one(out: Path, scale: str, seed: int, graph: Graph) -> int:
 def simulate_graph(
     out: Path, folder: Path, plan: Scale, seed: int, number: int, num_candidates: int | None = None
 ) -> int:
-    """Writes one layout archive into `out`/npz/`folder` (source/search/split end it); returns its candidate count.
+    """Writes one layout archive into `out`/npz/`folder` (ending in source/search/split); returns its candidate count.
 
     The program depends on seed, source and number alone: random and default search share their programs. Candidates
-    are drawn twice, block by block, once to price and once to write them: they never exist as a whole.
+    are drawn twice, block by block, once for their costs and once to write them, so that memory stays small.
     """
     _, source, search, split = folder.parts
     family = SOURCES[source][number % len(SOURCES[source])]
@@ -160,7 +160,7 @@ def simulate_graph(
 
 
 def _layout_blocks(choices: Choices, index_blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Choice numbers to float32 [b, nc, 18], a few megabytes at a time."""
+    """Yields the layouts of choice numbers as float32 [b, nc, 18], a few megabytes at a time."""
     rows = max(1, _FLOAT_BLOCK_VALUES // (len(choices.node_ids) * NUM_LAYOUT_FEATURES))
     for indices in index_blocks:
         for start in range(0, len(indices), rows):
@@ -195,7 +195,7 @@ def simulate_kernel(out: Path, folder: Path, plan: Scale, seed: int, number: int
 
 
 def _graph_name(module: Module, split: str, number: int) -> str:
-    """A readable unique name; test graphs are named by a hash alone, as the official ones are."""
+    """A unique name; the name of a test graph is a hash, as in the official archives."""
     digest = hashlib.md5(f"{module.name}.{number}".encode(), usedforsecurity=False).hexdigest()
     return digest if split == "test" else f"{module.name}_{digest[:8]}"
 
@@ -208,7 +208,7 @@ def _write(
     contents: dict[str, np.ndarray | Blocks],
     measured: dict[str, np.ndarray],
 ) -> None:
-    """Writes an archive; in the test split runtimes are hidden (0, normalizers 1) and kept in a file of their own."""
+    """Writes an archive; test archives hide runtimes (0, normalizers 1), which go to a file of the truth tree."""
     shown = measured
     if folder.parts[-1] == "test":
         write_npz(out / "truth" / folder / f"{name}.npz", measured)

@@ -11,7 +11,7 @@ from tpugraphs_polynormer.training.run_directory import RunDirectory
 
 
 class EventLog:
-    """TensorBoard's view of a run, `<run>/tensorboard`: the loss and the validation metrics of each epoch."""
+    """TensorBoard's view of a run, `<run>/tensorboard`: the loss and the metrics of each evaluated epoch."""
 
     def __init__(self, run: RunDirectory) -> None:
         self._writer = tf.summary.create_file_writer(str(run.path / "tensorboard"))
@@ -21,8 +21,9 @@ class EventLog:
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Writes the numbers of one record of metrics.jsonl."""
-        metrics = record["valid"]["overall"].items()
-        values = {"loss": record["loss"]} | {f"valid/{name}": value for name, value in metrics if value is not None}
+        values = {"loss": record["loss"]}
+        for split, metrics in record["metrics"].items():
+            values |= {f"{split}/{name}": value for name, value in metrics.items() if value is not None}
         with self._writer.as_default(step=record["epoch"]):
             for name, value in values.items():
                 tf.summary.write(name, tf.constant(value, tf.float32), metadata=self._metadata)

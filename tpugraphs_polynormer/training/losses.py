@@ -40,6 +40,14 @@ def list_mle(runtimes: tf.Tensor, scores: tf.Tensor, mask: tf.Tensor) -> tf.Tens
     return _mean(tf.reduce_logsumexp(logits, axis=2) + costs, mask, axis=1)
 
 
+def list_mle_slowest(runtimes: tf.Tensor, scores: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """`mean_i [ -p_i + log(exp(p_i) + sum_{j faster than i} exp(p_j)) ]`: the slowest candidate comes first.
+
+    The official baselines train with this likelihood of the reversed order: they rank by runtimes as if by relevance.
+    """
+    return list_mle(-runtimes, -scores, mask)
+
+
 def pairwise_hinge(runtimes: tf.Tensor, scores: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """`max(0, 1 - (p_i - p_j))`, the mean over pairs where i is slower than j."""
     return _mean(tf.nn.relu(1.0 - _differences(_predicted_costs(scores, mask))), _slower_pairs(runtimes, mask))
@@ -114,6 +122,7 @@ def mse(runtimes: tf.Tensor, scores: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
 
 LOSSES: dict[str, Loss] = {
     "list_mle": list_mle,
+    "list_mle_slowest": list_mle_slowest,
     "pairwise_hinge": pairwise_hinge,
     "pairwise_logistic": pairwise_logistic,
     "pairwise_noisy": pairwise_noisy,

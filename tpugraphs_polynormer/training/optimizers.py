@@ -1,4 +1,4 @@
-"""Adam as torch runs it: L2 added to the gradient, and no step for variables that the loss does not reach."""
+"""Optimizers: what a config asks for, and Adam as torch runs it."""
 
 from __future__ import annotations
 
@@ -6,48 +6,82 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tpugraphs_polynormer.config.schema import TrainingConfig
+
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
 
 
-class Adam(tf.Module):
-    """Adam for one group of variables, one fused op per variable.
+class TorchAdam(tf.keras.optimizers.Optimizer):
+    """Adam as torch runs it: L2 added to the gradient, one fused op and one count of steps per variable.
 
-    The bias correction counts the steps of the group, not of the run: layers that join in the global phase start
-    their moments at zero and must be corrected as beginners, which one counter for all variables would not do.
+    The bias correction counts the steps of each variable, not of the run: layers that join in the global phase start
+    their moments at zero and must be corrected as beginners. A variable without a gradient is left alone.
+
+    Args:
+      learning_rate: a number or a schedule. l2: times the variable, added to its (clipped) gradient.
+      kwargs: of tf.keras.optimizers.Optimizer, such as global_clipnorm.
     """
 
-    def __init__(self, variables: Sequence[tf.Variable], *, learning_rate: float, weight_decay: float = 0.0):
-        super().__init__()
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.steps = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self.first = [tf.Variable(tf.zeros_like(variable), trainable=False) for variable in variables]
-        self.second = [tf.Variable(tf.zeros_like(variable), trainable=False) for variable in variables]
+    def __init__(
+        self,
+        learning_rate: float | tf.keras.optimizers.schedules.LearningRateSchedule,
+        *,
+        l2: float = 0.0,
+        name: str = "torch_adam",
+        **kwargs,
+    ):
+        super().__init__(name=name, **{**kwargs, "weight_decay": None})  # which would be decoupled
+        self._learning_rate = self._build_learning_rate(learning_rate)
+        self.l2 = l2
 
-    @property
-    def state(self) -> list[tf.Variable]:
-        """All state, in a fixed order."""
-        return [self.steps, *self.first, *self.second]
+    def build(self, var_list: Sequence[tf.Variable]) -> None:
+        super().build(var_list)
+        if getattr(self, "_built", False):
+            return
+        self._built = True
+        add = self.add_variable_from_reference
+        self._first = [add(variable, "first") for variable in var_list]
+        self._second = [add(variable, "second") for variable in var_list]
+        # Floating, as torch's, so that they return with the moments to an earlier epoch.
+        self._steps = [add(variable, "steps", shape=[]) for variable in var_list]
 
-    def apply(self, gradients: Sequence[tf.Tensor | None], variables: Sequence[tf.Variable]) -> None:
-        """One step; `variables` are those of the constructor, a gradient of None leaves its variable alone."""
-        count = tf.cast(self.steps.assign_add(1), tf.float32)
-        powers = [tf.pow(beta, count) for beta in BETAS]
-        for variable, gradient, first, second in zip(variables, gradients, self.first, self.second, strict=True):
-            if gradient is None:
-                continue
-            if self.weight_decay:
-                gradient += self.weight_decay * variable
-            tf.raw_ops.ResourceApplyAdam(
-                var=variable.handle,
-                m=first.handle,
-                v=second.handle,
-                beta1_power=powers[0],
-                beta2_power=powers[1],
-                lr=self.learning_rate,
-                beta1=BETAS[0],
-                beta2=BETAS[1],
-                epsilon=EPSILON,
-                grad=gradient,
-            )
+    def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
+        index = self._index_dict[self._var_key(variable)]
+        count = self._steps[index].assign_add(1.0)
+        if self.l2:
+            gradient += self.l2 * variable
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle,
+            m=self._first[index].handle,
+            v=self._second[index].handle,
+            beta1_power=tf.pow(BETAS[0], count),
+            beta2_power=tf.pow(BETAS[1], count),
+            lr=tf.cast(self.learning_rate, variable.dtype),
+            beta1=BETAS[0],
+            beta2=BETAS[1],
+            epsilon=EPSILON,
+            grad=gradient,
+        )
+
+    def get_config(self) -> dict:
+        rate = self._serialize_hyperparameter(self._learning_rate)
+        return {**super().get_config(), "learning_rate": rate, "l2": self.l2}
+
+
+def build_optimizer(config: TrainingConfig, num_steps: int) -> tf.keras.optimizers.Optimizer:
+    """Adam or AdamW with its schedule over a run's steps; clips the global norm of the gradient of all replicas."""
+    rate: float | tf.keras.optimizers.schedules.LearningRateSchedule = config.learning_rate
+    if config.schedule == "cosine":
+        rate = tf.keras.optimizers.schedules.CosineDecay(
+            0.0 if config.warmup_steps else config.learning_rate,
+            max(1, num_steps - config.warmup_steps),
+            warmup_target=config.learning_rate if config.warmup_steps else None,
+            warmup_steps=config.warmup_steps,
+        )
+    elif config.warmup_steps:
+        rate = tf.keras.optimizers.schedules.PolynomialDecay(0.0, config.warmup_steps, config.learning_rate)
+    clip = config.clip_norm or None
+    if config.optimizer == "adam":
+        return TorchAdam(rate, l2=config.weight_decay, global_clipnorm=clip)
+    return tf.keras.optimizers.AdamW(rate, weight_decay=config.weight_decay, global_clipnorm=clip)

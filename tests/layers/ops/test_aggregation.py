@@ -1,4 +1,4 @@
-"""Aggregation kernels against brute force in numpy, and against one another, gradients included."""
+"""Aggregations against brute force in numpy, and against one another, gradients included."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import tensorflow as tf
 
 from tests.layers.graphs import random_pairs, random_states
 from tests.layers.layer_checks import assert_close
-from tpugraphs_polynormer.layers.edge_index import EdgeIndex, as_tensors, build_edges
-from tpugraphs_polynormer.layers.ops import aggregation as kernels
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_edge_index
+from tpugraphs_polynormer.layers.ops import aggregation, attention
+from tpugraphs_polynormer.layers.ops.aggregation import aggregate
+from tpugraphs_polynormer.layers.ops.attention import attend
 
 NODES, COLUMNS, DIM = 13, 3, 4
 
@@ -19,12 +21,12 @@ def edges(request) -> EdgeIndex:
     """Directed, with repeated edges and nodes without incoming or outgoing edges (the last ones among them)."""
     source, target = random_pairs(NODES - 3, 40)
     mask = np.random.default_rng(5).random(40) < 0.7 if request.param == "masked" else None
-    return build_edges(source, target, NODES, mask=mask)
+    return build_edge_index(source, target, NODES, mask=mask)
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch) -> None:
-    monkeypatch.setattr(kernels, "CHUNK_ELEMENTS", 5 * COLUMNS * DIM)
+    monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 5 * COLUMNS * DIM)
 
 
 def dense_adjacency(edges: EdgeIndex) -> np.ndarray:
@@ -60,7 +62,7 @@ def value_and_gradients(function, arrays: list[np.ndarray]) -> list[tf.Tensor]:
 
 @pytest.mark.parametrize("formulation", ["fused", "segments", "unsorted"])
 def test_attention_is_brute_force(edges: EdgeIndex, formulation: str) -> None:
-    found = kernels.attend(*inputs(), edges, formulation=formulation)
+    found = attend(*inputs(), edges, formulation=formulation)
     np.testing.assert_allclose(found, brute_attention(*inputs(), edges), atol=1e-5)
 
 
@@ -76,7 +78,7 @@ def test_slots_and_widths_past_one_product(edges: EdgeIndex, columns: int, dim: 
         random_states(NODES, columns, dim),
     ]
     fused, segments = (
-        value_and_gradients(lambda *a, name=name: kernels.attend(*a, edges, formulation=name), arrays)
+        value_and_gradients(lambda *a, name=name: attend(*a, edges, formulation=name), arrays)
         for name in ("fused", "segments")
     )
     assert_close(fused, segments, 1e-5)
@@ -86,7 +88,7 @@ def test_slots_and_widths_past_one_product(edges: EdgeIndex, columns: int, dim: 
 @pytest.mark.parametrize("formulation", ["fused", "segments", "unsorted"])
 def test_attention_gradient_is_finite_difference(edges: EdgeIndex, formulation: str) -> None:
     arrays = inputs()
-    gradients = value_and_gradients(lambda *a: kernels.attend(*a, edges, formulation=formulation), arrays)[1:]
+    gradients = value_and_gradients(lambda *a: attend(*a, edges, formulation=formulation), arrays)[1:]
     projection = random_states(NODES, COLUMNS, DIM, seed=9).astype(np.float64)
     wide = [array.astype(np.float64) for array in arrays]
     for which, gradient in enumerate(gradients):
@@ -101,7 +103,7 @@ def test_attention_gradient_is_finite_difference(edges: EdgeIndex, formulation: 
 )
 @pytest.mark.parametrize("how", ["sum", "mean", "gcn"])
 def test_aggregates_are_dense_matrices(edges: EdgeIndex, how: str, formulation: str, few: int, monkeypatch) -> None:
-    monkeypatch.setattr(kernels, "_FEW_NODES", few)
+    monkeypatch.setattr(aggregation, "_FEW_NODES", few)
     adjacency = dense_adjacency(edges)
     degree = adjacency.sum(1)
     inverse = np.divide(1.0, degree, out=np.zeros(NODES), where=degree > 0)
@@ -111,9 +113,7 @@ def test_aggregates_are_dense_matrices(edges: EdgeIndex, how: str, formulation: 
         "gcn": adjacency * np.sqrt(np.outer(inverse, inverse)),
     }[how]
     values = random_states(NODES, COLUMNS, DIM)
-    out, gradient = value_and_gradients(
-        lambda v: kernels.aggregate(v, edges, how=how, formulation=formulation), [values]
-    )
+    out, gradient = value_and_gradients(lambda v: aggregate(v, edges, how=how, formulation=formulation), [values])
     np.testing.assert_allclose(out, np.einsum("ij,jsd->isd", matrix, values), atol=1e-5)
     upstream = random_states(NODES, COLUMNS, DIM, seed=9)
     np.testing.assert_allclose(gradient, np.einsum("ij,isd->jsd", matrix, upstream), atol=1e-5)
@@ -121,9 +121,9 @@ def test_aggregates_are_dense_matrices(edges: EdgeIndex, how: str, formulation: 
 
 def test_auto_compiles_and_equals_fused(edges: EdgeIndex) -> None:
     tensors = [tf.constant(array) for array in inputs()]
-    auto = tf.function(lambda *a: value_and_gradients(lambda *b: kernels.attend(*b, edges), a), jit_compile=True)
+    auto = tf.function(lambda *a: value_and_gradients(lambda *b: attend(*b, edges), a), jit_compile=True)
     assert "<=" not in auto.experimental_get_compiler_ir(*tensors)(stage="hlo")
-    fused = value_and_gradients(lambda *a: kernels.attend(*a, edges, formulation="fused"), tensors)
+    fused = value_and_gradients(lambda *a: attend(*a, edges, formulation="fused"), tensors)
     assert_close(auto(*tensors), fused, 1e-5)
 
 
@@ -131,12 +131,12 @@ def test_auto_compiles_and_equals_fused(edges: EdgeIndex) -> None:
 @pytest.mark.parametrize("formulation", ["auto", "segments", "unsorted"])
 def test_unknown_shapes_in_a_graph(edges: EdgeIndex, formulation: str, columns: int | None) -> None:
     """What tf.data hands over: nothing is static but ranks and widths."""
-    fields = [field for field in as_tensors(edges) if field is not None]
+    fields = [field for field in edges.as_tensors() if field is not None]
 
     def loss_gradient(logits: tf.Tensor, values: tf.Tensor, *fields: tf.Tensor) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch(values)
-            out = kernels.attend(logits, logits, values, EdgeIndex(*fields), formulation=formulation)
+            out = attend(logits, logits, values, EdgeIndex(*fields), formulation=formulation)
         return [out, tf.convert_to_tensor(tape.gradient(out, values))]
 
     specs = [tf.TensorSpec([None, columns]), tf.TensorSpec([None, columns, DIM])]
@@ -151,13 +151,13 @@ def test_unknown_shapes_in_a_graph(edges: EdgeIndex, formulation: str, columns: 
 def test_sums_choose_by_the_number_of_nodes_in_a_graph_of_unknown_shapes(
     edges: EdgeIndex, few: int, monkeypatch
 ) -> None:
-    monkeypatch.setattr(kernels, "_FEW_NODES", few)
-    fields = [field for field in as_tensors(edges) if field is not None]
+    monkeypatch.setattr(aggregation, "_FEW_NODES", few)
+    fields = [field for field in edges.as_tensors() if field is not None]
 
     def run(values: tf.Tensor, *fields: tf.Tensor) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch(values)
-            out = kernels.aggregate(values, EdgeIndex(*fields), how="sum", formulation="fused")
+            out = aggregate(values, EdgeIndex(*fields), how="sum", formulation="fused")
         return [out, tf.convert_to_tensor(tape.gradient(out, values))]
 
     specs = [tf.TensorSpec([None, DIM]), *(tf.TensorSpec([None], field.dtype) for field in fields)]
@@ -171,12 +171,12 @@ def test_sums_choose_by_the_number_of_nodes_in_a_graph_of_unknown_shapes(
 def test_large_scores_stay_finite(edges: EdgeIndex, formulation: str) -> None:
     arrays = inputs()
     arrays[0] = arrays[0] * 1e4
-    for array in value_and_gradients(lambda *a: kernels.attend(*a, edges, formulation=formulation), arrays):
+    for array in value_and_gradients(lambda *a: attend(*a, edges, formulation=formulation), arrays):
         assert np.isfinite(array).all()
 
 
 def test_unknown_names_are_refused(edges: EdgeIndex) -> None:
     with pytest.raises(ValueError, match="unknown formulation 'fast', expected one of auto, fused"):
-        kernels.attend(*inputs(), edges, formulation="fast")
+        attend(*inputs(), edges, formulation="fast")
     with pytest.raises(ValueError, match="unknown aggregate 'max'"):
-        kernels.aggregate(inputs()[2], edges, how="max")
+        aggregate(inputs()[2], edges, how="max")

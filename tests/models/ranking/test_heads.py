@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.layers.graphs import random_states
+from tpugraphs_polynormer.layers.neighbours import Graphs
 from tpugraphs_polynormer.models.ranking.heads import (
     CandidateAttention,
     FusionHead,
@@ -13,8 +14,8 @@ from tpugraphs_polynormer.models.ranking.heads import (
     softmax_weights,
 )
 
-GRAPHS = np.array([0, 0, 0, 1, 1, 2], np.int32)
 MASK = np.array([True, True, False, True, True, False])
+GRAPHS = Graphs(np.array([0, 0, 0, 1, 1, 2], np.int32), 3, MASK)
 
 
 @pytest.mark.parametrize("how, power", [("sum", 0.5), ("mean", 1.0)])
@@ -22,7 +23,7 @@ def test_pool_by_hand(how, power):
     states = random_states(6, 2, 3)
     states[~MASK] = 1e6
     expected = np.stack([states[:2].sum(0) / 2**power, states[3:5].sum(0) / 2**power, np.zeros((2, 3))])
-    found = pool(tf.constant(states), pool_weights(GRAPHS, MASK, 3, how), GRAPHS, 3).numpy()
+    found = pool(tf.constant(states), pool_weights(GRAPHS, how), GRAPHS).numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
@@ -30,7 +31,7 @@ def test_softmax_weights_by_hand():
     logits = random_states(6, 3)
     logits[0] += 100.0  # nothing overflows
     logits[~MASK] = 1e6
-    found = softmax_weights(tf.constant(logits), GRAPHS, MASK, 3).numpy()
+    found = softmax_weights(tf.constant(logits), GRAPHS).numpy()
     for first, last in ((0, 2), (3, 5)):
         powers = np.exp(logits[first:last] - logits[first:last].max(0))
         np.testing.assert_allclose(found[first:last], powers / powers.sum(0), rtol=1e-5, atol=1e-12)
@@ -39,8 +40,8 @@ def test_softmax_weights_by_hand():
 
 def test_pool_sums_bfloat16_in_float32():
     """1,024 ones and a small rest: bfloat16 sums would stop growing at 256."""
-    states, graphs = tf.ones([1024, 1, 1], tf.bfloat16), np.zeros(1024, np.int32)
-    found = pool(states, pool_weights(graphs, np.ones(1024, bool), 1, "sum"), graphs, 1)
+    states, graphs = tf.ones([1024, 1, 1], tf.bfloat16), Graphs(np.zeros(1024, np.int32), 1, np.ones(1024, bool))
+    found = pool(states, pool_weights(graphs, "sum"), graphs)
     assert found.dtype == tf.bfloat16 and float(found[0, 0, 0]) == 32.0
 
 

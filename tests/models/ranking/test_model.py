@@ -10,9 +10,10 @@ import tensorflow_gnn as tfgnn
 
 from tests.ranking_data import COLLECTIONS, LAYOUT, TILE, built_model, collection, first_batch, small_config
 from tpugraphs_polynormer.models.ranking.batch import unpack_batch
-from tpugraphs_polynormer.ranking.task import DatasetFacts, build_optimizer, build_ranking_model, build_ranking_task
-from tpugraphs_polynormer.ranking.train import Learner
+from tpugraphs_polynormer.ranking.task import DatasetFacts, RankingTask, build_ranking_model
 from tpugraphs_polynormer.training.losses import build_loss
+from tpugraphs_polynormer.training.optimizers import build_optimizer
+from tpugraphs_polynormer.training.trainer import Learner
 
 ENCODERS = ("polynormer", "polynormer-local", "graphsage", "gcn", "gat", "mlp")
 VARIANTS = [(name, fusion, encoder) for name in COLLECTIONS for fusion in ("early", "late") for encoder in ENCODERS]
@@ -117,7 +118,7 @@ def test_encode_then_score_is_call(name, fusion):
     np.testing.assert_allclose(model.score(batch, model.encode(batch)).numpy(), model(graph).numpy(), atol=1e-6)
 
 
-@pytest.mark.parametrize("readout", ["mean", "weighted", "configurable"])
+@pytest.mark.parametrize("readout", ["mean", "weighted", "config_nodes"])
 def test_other_readouts_are_padded_and_batched_exactly_too(readout):
     extra = f"model.readout={readout}"
     for fusion in ("early", "late"):
@@ -191,10 +192,9 @@ def test_a_static_batch_holds_no_string_no_ragged_and_no_unknown_size(name):
 
 def learner_of(config) -> Learner:
     tf.keras.utils.set_random_seed(0)
-    learner = Learner(build_ranking_task(config, collection(config.data.collection)), 1)
-    learner.compile(optimizer=build_optimizer(config.training))
-    learner(first_batch(config), training=False)
-    learner.optimizer.build(learner.ranker.trainable_variables)
+    learner = Learner(RankingTask(config, collection(config.data.collection)), 1)
+    learner.compile(optimizer=build_optimizer(config.training, 4))
+    learner.optimizer.build(learner.task.model.trainable_variables)
     return learner
 
 
@@ -211,7 +211,7 @@ def train_two_steps(config, jit_compile: bool) -> tuple[list[float], list[np.nda
 
     hlo = step.experimental_get_compiler_ir(*flat[0])(stage="hlo") if jit_compile else ""
     losses = [float(step(*tensors)) for tensors in flat]
-    return losses, learner.ranker.get_weights(), hlo
+    return losses, learner.task.model.get_weights(), hlo
 
 
 XLA_VARIANTS = [

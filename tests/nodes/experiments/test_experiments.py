@@ -12,8 +12,9 @@ from tests.node_data import make_config, make_dataset
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.nodes.experiments import circular_skip_links, heatmaps, monomials, scaling
 from tpugraphs_polynormer.nodes.experiments.ablation import run_ablation, without_edges
-from tpugraphs_polynormer.nodes.task import NodeInputs, NodeTrainer
+from tpugraphs_polynormer.nodes.task import NodeInputs, NodeTask
 from tpugraphs_polynormer.training.run_directory import RunDirectory
+from tpugraphs_polynormer.training.trainer import Trainer
 
 
 def check_files(out: Path, name: str, result: dict) -> None:
@@ -89,15 +90,15 @@ def test_heatmaps_weights_are_a_distribution(tmp_path: Path) -> None:
     same = np.equal.outer(result["labels"], result["labels"])
     assert weights[same].mean() == pytest.approx(result["mean_score_same_label"])
     run = RunDirectory.start(tmp_path / "run", config)
-    trainer = NodeTrainer(config, NodeInputs.make(dataset, config), 0, run)
-    trainer.train()  # finished: restores the last weights, which after one epoch are also the best
-    everything = heatmaps.attention_weights(trainer, np.arange(60), 1)
+    task = NodeTask(config, NodeInputs.make(dataset, config), 0)
+    Trainer(task, run).train()  # finished: restores the last weights, which after one epoch are also the best
+    everything = heatmaps.attention_weights(task, np.arange(60), 1)
     np.testing.assert_allclose(everything.mean(1), 1, rtol=1e-5)
     np.testing.assert_allclose(everything[np.ix_(result["nodes"], result["nodes"])], weights, rtol=1e-5)
 
 
 def test_ablation_trains_every_scheme(tmp_path: Path) -> None:
-    config = make_config("training.epochs=1")
+    config = make_config("training.epochs=1", "model.num_global_layers=2", "model.pre_norm=true")
     result = run_ablation(tmp_path, make_dataset(), config)
     check_files(tmp_path, "ablation", result)
     assert list(result["schemes"]) == ["local_only", "global_only", "local_and_global", "local_to_global"]

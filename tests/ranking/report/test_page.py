@@ -14,11 +14,11 @@ from tests.small_datasets import LAYOUT
 from tests.trained import Trained, make_trained
 from tpugraphs_polynormer.datasets.input_pipeline import iterate_blocks
 from tpugraphs_polynormer.models.ranking.batch import unpack_batch
-from tpugraphs_polynormer.ranking.evaluate_runs import evaluate_run
-from tpugraphs_polynormer.ranking.predict import load_ranker
+from tpugraphs_polynormer.ranking.evaluate import evaluate_run
 from tpugraphs_polynormer.ranking.report.data import _average_down, attention_weights, gather_run
 from tpugraphs_polynormer.ranking.report.figures import Axis, Series, draw_bars, draw_chart
 from tpugraphs_polynormer.ranking.report.page import write_report
+from tpugraphs_polynormer.ranking.runs import load_ranker
 from tpugraphs_polynormer.training.run_directory import RunError
 
 
@@ -66,14 +66,12 @@ def test_attention_is_what_the_layer_computes(trained: Trained) -> None:
     weights = attention_weights(task, batch)
     assert weights.mean(1) == pytest.approx(1.0, abs=1e-5)
     encoder = task.model.encoder
-    assert encoder.phase == "global"
-    encoder.phase = "local"
-    states = encoder.norm(task.model.encode(batch, training=False).states)
+    states = encoder.norm(task.model.encode(batch, phase="local", training=False).states)
     layer = encoder.global_layers[0]
     # With values that do not depend on the head, the mean over heads of the attended is the mean attention times them.
     values = tf.random.stateless_normal([len(states), 1], [1, 2])
     layer.value = lambda _: tf.tile(values, [1, layer.num_heads * layer.head_dim])
-    attended = layer.attend(states, component_ids=None, num_components=1, node_mask=None)
+    attended = layer.aggregate(layer.project(states))
     expected = (weights / len(weights)) @ values.numpy()
     assert tf.reduce_mean(attended, 1).numpy() == pytest.approx(expected[:, 0], abs=1e-5)
 

@@ -7,7 +7,9 @@ from typing import NamedTuple
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
-from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_undirected_edges_tf
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_undirected_edge_tensors
+from tpugraphs_polynormer.layers.neighbours import Graphs
+from tpugraphs_polynormer.models.graph_update import locate_nodes
 
 
 class Batch(NamedTuple):
@@ -18,16 +20,26 @@ class Batch(NamedTuple):
     edges: EdgeIndex  # among ops: both directions and self-loops
     producers: tf.Tensor  # [e] int32, the op behind each operand; padding joins padding ops
     consumers: tf.Tensor  # [e] int32, the op that reads it
-    op_graphs: tf.Tensor  # [n] int32, the graph of each op
+    op_graph_ids: tf.Tensor  # [n] int32, the graph of each op
     op_mask: tf.Tensor  # [n] bool
     config_values: tf.Tensor  # [v, 18 or 8]
     codes: tf.Tensor  # [s, k] int32, positions in `config_values`
-    nconfig_graphs: tf.Tensor  # [s] int32
+    nconfig_graph_ids: tf.Tensor  # [s] int32
     nconfig_roles: tf.Tensor  # [s] int32, the position of a config node within its graph
     nconfig_mask: tf.Tensor  # [s] bool
-    nconfig_ops: tf.Tensor | None  # [s] int32, the config node of each config node; None for tiles
-    num_graphs: int | tf.Tensor
+    nconfig_ops: tf.Tensor | None  # [s] int32, the op of each config node; None for tiles
+    num_graphs: int | tf.Tensor  # G
     candidate_mask: tf.Tensor  # [G, k] bool
+
+    @property
+    def op_graphs(self) -> Graphs:
+        """The graphs of the ops."""
+        return Graphs(self.op_graph_ids, self.num_graphs, self.op_mask)
+
+    @property
+    def nconfig_graphs(self) -> Graphs:
+        """The graphs of the config nodes."""
+        return Graphs(self.nconfig_graph_ids, self.num_graphs, self.nconfig_mask)
 
 
 def unpack_batch(graph: tfgnn.GraphTensor) -> Batch:
@@ -35,12 +47,12 @@ def unpack_batch(graph: tfgnn.GraphTensor) -> Batch:
     mask = graph.context["candidate_mask"]
     num_graphs = mask.shape[0] if mask.shape[0] is not None else tf.shape(mask)[0]
     is_real = tf.reduce_any(mask, 1)
-    op_graphs, _ = _locate(graph.node_sets["op"], num_graphs)
-    nconfig_graphs, nconfig_roles = _locate(graph.node_sets["nconfig"], num_graphs)
-    op_mask, nconfig_mask = tf.gather(is_real, op_graphs), tf.gather(is_real, nconfig_graphs)
+    op_graph_ids, _ = _locate(graph.node_sets["op"])
+    nconfig_graph_ids, nconfig_roles = _locate(graph.node_sets["nconfig"])
+    op_mask, nconfig_mask = tf.gather(is_real, op_graph_ids), tf.gather(is_real, nconfig_graph_ids)
     feeds = graph.edge_sets["feed"].adjacency
-    num_ops = op_graphs.shape[0] if op_graphs.shape[0] is not None else tf.shape(op_graphs)[0]
-    edges = build_undirected_edges_tf(feeds.source, feeds.target, num_ops, mask=tf.gather(op_mask, feeds.target))
+    num_ops = op_graph_ids.shape[0] if op_graph_ids.shape[0] is not None else tf.shape(op_graph_ids)[0]
+    edges = build_undirected_edge_tensors(feeds.source, feeds.target, num_ops, mask=tf.gather(op_mask, feeds.target))
     nconfig_ops = None
     if "config" in graph.edge_sets:
         nconfig_ops = _nconfig_ops(graph.edge_sets["config"].adjacency, nconfig_mask, num_ops)
@@ -50,11 +62,11 @@ def unpack_batch(graph: tfgnn.GraphTensor) -> Batch:
         edges=edges,
         producers=tf.cast(feeds.source, tf.int32),
         consumers=tf.cast(feeds.target, tf.int32),
-        op_graphs=op_graphs,
+        op_graph_ids=op_graph_ids,
         op_mask=op_mask,
         config_values=graph.node_sets["config_value"]["values"],
         codes=graph.node_sets["nconfig"]["codes"],
-        nconfig_graphs=nconfig_graphs,
+        nconfig_graph_ids=nconfig_graph_ids,
         nconfig_roles=nconfig_roles,
         nconfig_mask=nconfig_mask,
         nconfig_ops=nconfig_ops,
@@ -63,15 +75,10 @@ def unpack_batch(graph: tfgnn.GraphTensor) -> Batch:
     )
 
 
-def _locate(nodes: tfgnn.NodeSet, num_graphs: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Each node's graph and its position therein; by comparison, since tf.repeat has no static shape under XLA."""
+def _locate(nodes: tfgnn.NodeSet) -> tuple[tf.Tensor, tf.Tensor]:
+    """Each node's graph and its position in it."""
     feature = next(iter(nodes.features.values()))
-    total = feature.shape[0] if feature.shape[0] is not None else tf.shape(feature)[0]
-    ends = tf.cumsum(nodes.sizes)
-    positions = tf.range(total)
-    graphs = tf.reduce_sum(tf.cast(positions[:, tf.newaxis] >= ends[tf.newaxis, :], tf.int32), 1)
-    graphs = tf.minimum(graphs, num_graphs - 1)
-    return graphs, positions - tf.gather(ends - nodes.sizes, graphs)
+    return locate_nodes(nodes.sizes, feature.shape[0] if feature.shape[0] is not None else tf.shape(feature)[0])
 
 
 def _nconfig_ops(adjacency: tfgnn.Adjacency, nconfig_mask: tf.Tensor, num_ops: int | tf.Tensor) -> tf.Tensor:

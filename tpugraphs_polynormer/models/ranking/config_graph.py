@@ -1,7 +1,7 @@
-"""The graph of config nodes: which config nodes hand tensors to each other, with what lies between contracted away.
+"""The graph of config nodes: two are joined where a tensor of one reaches the other through undecided nodes.
 
-A layout travels through the nodes that no candidate decides, so a choice meets the choices of the config nodes
-before and after it, however many elementwise nodes stand between.
+A node that no candidate decides takes the layout of an operand. So the layouts of two config nodes must agree, or be
+copied, however many elementwise nodes are between them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from tpugraphs_polynormer.catalog import NUM_OPCODES
 from tpugraphs_polynormer.hlo.opcodes import FREE_OPCODES, OPCODE_IDS
-from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_undirected_edges_tf
-from tpugraphs_polynormer.layers.ops.aggregation import in_xla
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_undirected_edge_tensors
+from tpugraphs_polynormer.layers.ops.formulation import in_xla
 from tpugraphs_polynormer.models.ranking.features import shape_ranks
 
 _NUM_DOUBLINGS = 12  # follows 4,096 operands in a row
@@ -56,8 +56,10 @@ def build_nconfig_edges(
     source, target = tf.gather(origins, producers), tf.gather(origins, consumers)
     meet = (source >= 0) & (target >= 0) & (source != target)
     if not in_xla():
-        return build_undirected_edges_tf(tf.boolean_mask(source, meet), tf.boolean_mask(target, meet), num_config_nodes)
+        return build_undirected_edge_tensors(
+            tf.boolean_mask(source, meet), tf.boolean_mask(target, meet), num_config_nodes
+        )
     last = num_config_nodes - 1
-    return build_undirected_edges_tf(
+    return build_undirected_edge_tensors(
         tf.where(meet, source, last), tf.where(meet, target, last), num_config_nodes, mask=meet
     )

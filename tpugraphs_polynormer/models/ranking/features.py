@@ -8,8 +8,10 @@ import tensorflow as tf
 from tpugraphs_polynormer.catalog import LAYOUT_MAX, LAYOUT_MIN, NUM_NODE_FEATURES, NUM_OPCODES
 from tpugraphs_polynormer.hlo.features import MINOR_TO_MAJOR, SHAPE_DIMENSIONS
 from tpugraphs_polynormer.layers.dense import build_layers
+from tpugraphs_polynormer.layers.registration import register
 
 _NUM_LAYOUT_VALUES = LAYOUT_MAX - LAYOUT_MIN + 1
+_RAW_LAYOUT_SCALE = 100.0  # of the official layout baseline: node features reach 1e7, layout entries only 5
 _MAX_SCALED = 10.0  # standard deviations: rare columns of unseen programs stay within what the model has met
 
 
@@ -18,6 +20,7 @@ def signed_log(values: tf.Tensor) -> tf.Tensor:
     return tf.sign(values) * tf.math.log1p(tf.abs(values))
 
 
+@register
 class LayoutEmbedding(tf.keras.layers.Layer):
     """Entries of minor-to-major lists, -1 (none) to 5, as small vectors: [n, p] -> [n, p * dim].
 
@@ -41,11 +44,12 @@ class LayoutEmbedding(tf.keras.layers.Layer):
         return {**super().get_config(), "dim": self.dim}
 
 
+@register
 class NodeFeatures(tf.keras.layers.Layer):
     """[n, 140] features and [n] opcodes -> [n, dim] inputs of the first projection.
 
     `scaled`: heavy columns through the signed logarithm, all standardised by the train split's statistics, the
-    minor-to-major columns embedded, their zero padding told from axis 0 by the shape's rank. `raw`: as they are.
+    minor-to-major columns embedded, with -1 instead of 0 behind the shape's rank. `raw`: as they are.
     """
 
     def __init__(
@@ -90,7 +94,11 @@ class NodeFeatures(tf.keras.layers.Layer):
 
     def get_config(self) -> dict:
         own = {key: getattr(self, key) for key in ("mean", "std", "heavy", "opcode_dim", "raw")}
-        return {**super().get_config(), **own, "layout_embedding": self.layout_embedding}
+        return {**super().get_config(), **own, "layout_embedding": tf.keras.layers.serialize(self.layout_embedding)}
+
+    @classmethod
+    def from_config(cls, config: dict) -> NodeFeatures:
+        return cls(**{**config, "layout_embedding": tf.keras.layers.deserialize(config["layout_embedding"])})
 
 
 def shape_ranks(features: tf.Tensor) -> tf.Tensor:
@@ -104,6 +112,7 @@ def minor_to_major(features: tf.Tensor) -> tf.Tensor:
     return tf.where(has_entry, features[:, MINOR_TO_MAJOR], float(LAYOUT_MIN))
 
 
+@register
 class ConfigValueFeatures(tf.keras.layers.Layer):
     """The distinct config values of a batch, [v, 18] layout dims or [v, 8] tile bounds -> [v, dim]."""
 
@@ -120,10 +129,15 @@ class ConfigValueFeatures(tf.keras.layers.Layer):
 
     def call(self, values: tf.Tensor) -> tf.Tensor:
         if self.raw:
-            return tf.cast(values, self.compute_dtype)
+            return tf.cast(values, self.compute_dtype) * (_RAW_LAYOUT_SCALE if self.kind == "layout" else 1.0)
         if self.kind == "layout":
             return self.layout_embedding(values)
         return tf.cast(signed_log(values), self.compute_dtype)
 
     def get_config(self) -> dict:
-        return {**super().get_config(), "kind": self.kind, "layout_embedding": self.layout_embedding, "raw": self.raw}
+        own = {"kind": self.kind, "raw": self.raw, "layout_embedding": tf.keras.layers.serialize(self.layout_embedding)}
+        return {**super().get_config(), **own}
+
+    @classmethod
+    def from_config(cls, config: dict) -> ConfigValueFeatures:
+        return cls(**{**config, "layout_embedding": tf.keras.layers.deserialize(config["layout_embedding"])})

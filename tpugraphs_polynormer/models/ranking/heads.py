@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
 import tensorflow as tf
 
-from tpugraphs_polynormer.layers.convolutions import Linear
-from tpugraphs_polynormer.layers.dense import build_layers
+from tpugraphs_polynormer.layers.dense import Linear, build_layers
 from tpugraphs_polynormer.layers.dropout import Dropout
+from tpugraphs_polynormer.layers.neighbours import Graphs
+from tpugraphs_polynormer.layers.normalization import l2_normalize
+from tpugraphs_polynormer.layers.registration import register
 
 
-def pool(states: tf.Tensor, weights: tf.Tensor, graphs: tf.Tensor, num_graphs: int | tf.Tensor) -> tf.Tensor:
+class Pool(NamedTuple):
+    """One way to sum a graph's nodes into a vector."""
+
+    weights: tf.Tensor  # [n, 1 or dim] float32
+    unit_length: bool = False  # whether the sums are brought to length 1
+
+
+def join_pools(sums: Iterable[tf.Tensor], pools: Sequence[Pool]) -> tf.Tensor:
+    """The sums [G, k, dim] of each pool, one beside the other: [G, k, pools * dim]."""
+    joined = [l2_normalize(each) if how.unit_length else each for each, how in zip(sums, pools, strict=True)]
+    return tf.concat(joined, -1) if len(joined) > 1 else joined[0]
+
+
+def pool(states: tf.Tensor, weights: tf.Tensor, graphs: Graphs) -> tf.Tensor:
     """[s, k, dim] of nodes, weighted by [s, 1 or dim] -> sums [G, k, dim] of graphs, as one product of matrices."""
-    members = tf.one_hot(graphs, num_graphs)  # [s, G]
+    members = tf.one_hot(graphs.ids, graphs.count)  # [s, G]
     wide = tf.cast(states, tf.float32)
     if weights.shape[-1] == 1:
         members *= weights  # cheaper than the states, which are larger
@@ -20,34 +38,41 @@ def pool(states: tf.Tensor, weights: tf.Tensor, graphs: tf.Tensor, num_graphs: i
     shape = tf.shape(states)
     width = states.shape[1:].num_elements() or shape[1] * states.shape[2]
     summed = tf.matmul(members, tf.reshape(wide, [shape[0], width]), transpose_a=True)
-    return tf.cast(tf.reshape(summed, [num_graphs, -1, states.shape[2]]), states.dtype)
+    return tf.cast(tf.reshape(summed, [graphs.count, -1, states.shape[2]]), states.dtype)
 
 
-def pool_weights(graphs: tf.Tensor, mask: tf.Tensor, num_graphs: int | tf.Tensor, how: str) -> tf.Tensor:
+def pool_parts(parts: Sequence[tf.Tensor], weights: Sequence[tf.Tensor], graphs: Sequence[Graphs]) -> tf.Tensor:
+    """The sum of `pool` over the parts of a batch: [nodes, k or 1, dim] each -> [G, k, dim]."""
+    first, *others = (pool(*part) for part in zip(parts, weights, graphs, strict=True))
+    return sum(others, start=first)
+
+
+def pool_weights(graphs: Graphs, how: str) -> tf.Tensor:
     """[s, 1] float32: what each node counts in its graph's pool; "sum" divides by sqrt(nodes), "mean" by nodes.
 
     Runtimes add up over nodes, so sums are what ranks; the root keeps graphs of all sizes in one range.
     """
-    weights = tf.cast(mask, tf.float32)
-    counts = tf.math.unsorted_segment_sum(weights, graphs, num_graphs)
+    weights = tf.cast(graphs.mask, tf.float32)
+    counts = tf.math.unsorted_segment_sum(weights, graphs.ids, graphs.count)
     scale = tf.math.rsqrt(tf.maximum(counts, 1.0)) if how == "sum" else 1 / tf.maximum(counts, 1.0)
-    return (weights * tf.gather(scale, graphs))[:, tf.newaxis]
+    return (weights * tf.gather(scale, graphs.ids))[:, tf.newaxis]
 
 
-def softmax_weights(logits: tf.Tensor, graphs: tf.Tensor, mask: tf.Tensor, num_graphs: int | tf.Tensor) -> tf.Tensor:
+def softmax_weights(logits: tf.Tensor, graphs: Graphs) -> tf.Tensor:
     """[s, dim] float32: the softmax of logits [s, dim] over the real nodes of each graph, channel by channel.
 
     A program's time is spent in few of its nodes: sizes, whose logarithms the states hold, span orders of magnitude,
     and so do these weights.
     """
-    real = mask[:, tf.newaxis]
+    real = graphs.mask[:, tf.newaxis]
     logits = tf.where(real, tf.cast(logits, tf.float32), -1e30)
-    highest = tf.stop_gradient(tf.math.unsorted_segment_max(logits, graphs, num_graphs))
-    weights = tf.where(real, tf.exp(logits - tf.gather(highest, graphs)), 0.0)
-    total = tf.math.unsorted_segment_sum(weights, graphs, num_graphs)
-    return weights * tf.gather(tf.math.reciprocal_no_nan(total), graphs)
+    highest = tf.stop_gradient(tf.math.unsorted_segment_max(logits, graphs.ids, graphs.count))
+    weights = tf.where(real, tf.exp(logits - tf.gather(highest, graphs.ids)), 0.0)
+    total = tf.math.unsorted_segment_sum(weights, graphs.ids, graphs.count)
+    return weights * tf.gather(tf.math.reciprocal_no_nan(total), graphs.ids)
 
 
+@register
 class FusionHead(tf.keras.layers.Layer):
     """States of config nodes [s, dim] and the candidates' config_states [s, k, dim] -> fused states [s, k, dim].
 
@@ -78,6 +103,7 @@ class FusionHead(tf.keras.layers.Layer):
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
+@register
 class CandidateAttention(tf.keras.layers.Layer):
     """Softmax attention among the candidates of a graph, [G, k, dim] -> [G, k, dim]; masked candidates are not seen."""
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tpugraphs_polynormer.hlo.features import SHAPE_DIMENSIONS
+from tpugraphs_polynormer.hlo.shapes import LANES, SUBLANES
 
 _MAX_RANK = 6
-_TILE = (128.0, 8.0)  # what the minor dimension and the next one are padded to
+_TILE = (float(LANES), float(SUBLANES))  # what the minor dimension and the next one are padded to
 _LOG_UNIT = 4.0  # brings logarithms of sizes near 1
 # The tensors that each of a config value's three layouts (output, input, kernel) may be of: 0 is the node's own, 1 and
 # 2 are those of its first and last operand. The archives do not say which of the two is the kernel.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -11,31 +10,35 @@ import tensorflow_gnn as tfgnn
 from tpugraphs_polynormer.config.schema import ModelConfig
 from tpugraphs_polynormer.datasets.encoding import NUM_TILE_BOUNDS
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
-from tpugraphs_polynormer.layers.convolutions import Linear
+from tpugraphs_polynormer.layers.dense import Linear
 from tpugraphs_polynormer.layers.dropout import Dropout
 from tpugraphs_polynormer.layers.edge_index import EdgeIndex
-from tpugraphs_polynormer.layers.ops.aggregation import in_xla
+from tpugraphs_polynormer.layers.neighbours import Graphs
+from tpugraphs_polynormer.layers.ops.formulation import in_xla
 from tpugraphs_polynormer.layers.shared_states import Reach, SharedStates, find_reach, split_at
 from tpugraphs_polynormer.models.encoder_registry import build_nconfig_encoder, build_ranking_encoder
-from tpugraphs_polynormer.models.polynormer import Polynormer
 from tpugraphs_polynormer.models.ranking.batch import Batch, unpack_batch
 from tpugraphs_polynormer.models.ranking.config_graph import build_nconfig_edges, find_origins
 from tpugraphs_polynormer.models.ranking.features import ConfigValueFeatures, LayoutEmbedding, NodeFeatures
 from tpugraphs_polynormer.models.ranking.heads import (
     CandidateAttention,
     FusionHead,
+    Pool,
+    join_pools,
     pool,
+    pool_parts,
     pool_weights,
     softmax_weights,
 )
 from tpugraphs_polynormer.models.ranking.layout_sizes import sizes_in_order, tensor_dims
-from tpugraphs_polynormer.models.shared_attention import pool_parts
+from tpugraphs_polynormer.models.ranking.segments import NodeSegments, keep_within
 
 
 class Encoded(NamedTuple):
     """What no candidate can change, computed once for all blocks of candidates."""
 
     states: tf.Tensor  # [n, dim]: the encoder's states (late) or the first projection (early)
+    frozen: tf.Tensor | None  # [n, dim], `states` without gradients to the features: of nodes outside a segment
     reach: Reach | None  # with one, the states are in its order
     nconfig_dims: tf.Tensor | None  # [s, 3, 6], see layout_sizes.py; None where config values come without sizes
     nconfig_edges: EdgeIndex | None  # among config nodes; None without an encoder over them
@@ -45,23 +48,23 @@ class RankingModel(tf.keras.Model):
     """GraphTensor batch -> scores [G, k].
 
     `early` fusion: the config values of a candidate are added to the first state of its config nodes (tile: of every
-    node), and the encoder runs on [n, k, dim]. `late`: the encoder runs once per graph on [n, dim]; candidates then
-    meet the states of the config nodes (tile: of every node), and a second, shorter encoder runs per candidate over
-    the graph of config nodes (see config_graph.py). Settings are projected once per distinct config value.
+    node), and the encoder runs on [n, k, dim]. `late`: the encoder runs once per graph on [n, dim]; config values are
+    then joined to the states of the config nodes (tile: of every node), and a second, shorter encoder runs per
+    candidate over the graph of config nodes (see config_graph.py). Each distinct config value is projected once.
 
     Early fusion of layouts keeps one state for nodes that no candidate has reached (see layers/shared_states.py),
-    except under XLA and in encoders where each layer reaches every node; `frontier=False` never does: the naive
-    computation, for tests.
+    except under XLA and in encoders where each layer reaches every node. `share_states=False` never does; tests compare
+    the two.
     """
 
     def __init__(
-        self, *, kind: str, config: ModelConfig, statistics: FeatureStatistics, frontier: bool = True, **kwargs
+        self, *, kind: str, config: ModelConfig, statistics: FeatureStatistics, share_states: bool = True, **kwargs
     ):
         super().__init__(**kwargs)
         self.kind = kind
         self.config = config
         reaches_all = config.encoder == "polynormer" and config.attention == "local_and_global"
-        self.frontier = frontier and kind == "layout" and not reaches_all
+        self.share_states = share_states and kind == "layout" and not reaches_all
         raw = config.features == "raw"
         layout_embedding = LayoutEmbedding(dim=config.layout_dim, name="layout_embedding")
         self.node_features = NodeFeatures(
@@ -104,70 +107,82 @@ class RankingModel(tf.keras.Model):
             )
         if config.readout == "weighted":
             self.readout_logits = Linear(config.hidden_dim, name="readout_logits")
-        self.hidden = Linear(config.hidden_dim, activation="relu", name="hidden")
+        self.segments = NodeSegments(num_nodes=config.segment_nodes) if config.segment_nodes else None
+        self.hidden_layers = self._create_hidden_layers()
         self.output_layer = Linear(1, use_bias=False, dtype="float32", name="output")
 
+    def _create_hidden_layers(self) -> list[Linear]:
+        """What follows the pools: one dense layer, or those of the official baseline of the kind."""
+        dim = self.config.hidden_dim
+        if self.config.readout != "official":
+            return [Linear(dim, activation="relu", name="hidden")]
+        num_layers, use_bias = (1, False) if self.kind == "layout" else (2, True)
+        arguments = {"activation": tf.nn.leaky_relu, "use_bias": use_bias}
+        return [Linear(dim, **arguments, name=f"hidden_{i}") for i in range(num_layers)]
+
     @property
-    def phased_encoders(self) -> list[Polynormer]:
-        """The encoders that have a local and a global phase."""
-        encoders = (self.encoder, self.nconfig_encoder)
-        return [encoder for encoder in encoders if isinstance(encoder, Polynormer) and encoder.global_layers]
+    def phases(self) -> tuple[str, ...]:
+        """The encoder's phases, in the order of training."""
+        return self.encoder.phases
 
-    def call(self, graph: tfgnn.GraphTensor, training: bool | None = None) -> tf.Tensor:
-        """Scores [G, k] float32, higher is faster; masked candidates' scores mean nothing."""
+    def call(self, graph: tfgnn.GraphTensor, *, phase: str | None = None, training: bool | None = None) -> tf.Tensor:
+        """Scores [G, k] float32, higher is faster; masked candidates' scores mean nothing.
+
+        `phase` is that of the encoders, by default their last.
+        """
         batch = unpack_batch(graph)
-        return self.score(batch, self.encode(batch, training=training), training=training)
+        encoded = self.encode(batch, phase=phase, training=training)
+        return self.score(batch, encoded, phase=phase, training=training)
 
-    def encode(self, batch: Batch, *, training: bool | None = None) -> Encoded:
+    def encode(self, batch: Batch, *, phase: str | None = None, training: bool | None = None) -> Encoded:
         """What no candidate can change."""
         reach, features, opcodes = None, batch.features, batch.opcodes
-        if self.config.fusion == "early" and self.frontier and not in_xla():
+        in_segments = self.segments is not None and bool(training)
+        if self.config.fusion == "early" and self.share_states and not in_xla() and not in_segments:
             reach = self._find_reach(batch)
             features, opcodes = tf.gather(features, reach.order), tf.gather(opcodes, reach.order)
-        inputs = self.node_features(features, opcodes)
-        states = self.node_projection(self.input_dropout(inputs, training=training))
+        inputs = self.input_dropout(self.node_features(features, opcodes), training=training)
+        states = self.node_projection(inputs)
+        frozen = self.node_projection(tf.stop_gradient(inputs)) if in_segments else None
         if self.config.fusion != "early":
-            states = self._run_encoder(batch, batch.edges, self.encoder.begin(states, batch.edges), training)
+            states = self.encoder(
+                self.encoder.begin(states, batch.edges),
+                batch.edges,
+                graphs=batch.op_graphs,
+                phase=phase,
+                training=training,
+            )
         operands = batch.producers, batch.consumers
         dims = tensor_dims(batch.features, batch.nconfig_ops, *operands) if self.knows_sizes else None
-        return Encoded(states, reach, dims, None if self.nconfig_encoder is None else self._connect_config_nodes(batch))
+        nconfig_edges = None if self.nconfig_encoder is None else self._connect_config_nodes(batch)
+        return Encoded(states, frozen, reach, dims, nconfig_edges)
 
-    def score(self, batch: Batch, encoded: Encoded, *, training: bool | None = None) -> tf.Tensor:
+    def score(
+        self, batch: Batch, encoded: Encoded, *, phase: str | None = None, training: bool | None = None
+    ) -> tf.Tensor:
         """Scores of the batch's candidates, given `encode` of its graphs. Under XLA, `encode` must have been so too."""
         if encoded.reach is not None and in_xla():
-            raise ValueError("the graphs were encoded outside XLA, with a frontier; encode them where they are scored")
+            raise ValueError(
+                "the graphs were encoded outside XLA, with shared states; encode them where they are scored"
+            )
         config_states = self._project_config_values(batch, encoded.nconfig_dims)
+        run = {"phase": phase, "training": training}
         if encoded.reach is not None:
-            pooled = self._score_frontier(batch, encoded.states, encoded.reach, config_states, training)
+            pooled = self._run_shared(batch, encoded.states, encoded.reach, config_states, run)
         elif self.config.fusion == "early":
-            states = self._run_naively(batch, encoded.states, config_states, training)
-            weights = self._op_weights(batch, encoded.states, batch.nconfig_ops, batch.op_graphs, batch.op_mask)
-            pooled = pool(states, weights, batch.op_graphs, batch.num_graphs)
+            if encoded.frozen is not None:
+                states = self._learn_from_segments(batch, encoded, config_states, run)
+            else:
+                states = self._run_naively(batch, encoded.states, config_states, run)
+            pools = self._pools(batch, encoded.states, batch.nconfig_ops, batch.op_graphs)
+            pooled = join_pools((pool(states, each.weights, batch.op_graphs) for each in pools), pools)
         else:
-            pooled = self._fuse(batch, encoded, config_states, training)
+            pooled = self._fuse(batch, encoded, config_states, run)
         if self.config.cross_candidates:
             pooled = self.candidate_attention(pooled, batch.candidate_mask)
-        return -tf.cast(self.output_layer(self.hidden(pooled))[..., 0], tf.float32)  # the layer predicts a cost
-
-    def _run_encoder(
-        self,
-        batch: Batch,
-        edges: EdgeIndex | SharedStates,
-        states: tf.Tensor,
-        training: bool | None,
-        config_states: Sequence[tf.Tensor] = (),
-    ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
-        """`config_states`: one for each of the encoder's layers that sees them again."""
-        again = {"config_states": list(config_states)} if config_states else {}
-        return self.encoder(
-            states,
-            edges,
-            component_ids=batch.op_graphs,
-            num_components=batch.num_graphs,
-            node_mask=batch.op_mask,
-            training=training,
-            **again,
-        )
+        for layer in self.hidden_layers:
+            pooled = layer(pooled)
+        return -tf.cast(self.output_layer(pooled)[..., 0], tf.float32)  # the layer predicts a cost
 
     def _project_config_values(self, batch: Batch, nconfig_dims: tf.Tensor | None) -> tf.Tensor:
         """Layout: [s, k, config_dim], the value of each config node. Tile: [G, k, config_dim], a candidate's bounds."""
@@ -181,84 +196,94 @@ class RankingModel(tf.keras.Model):
         roles = tf.minimum(batch.nconfig_roles, NUM_TILE_BOUNDS - 1)
         table = tf.reshape(projected, [-1, self.config_dim])  # [v * roles, config_dim]
         chosen = tf.gather(table, batch.codes * NUM_TILE_BOUNDS + roles[:, tf.newaxis])
-        return tf.math.unsorted_segment_sum(chosen, batch.nconfig_graphs, batch.num_graphs)
+        return tf.math.unsorted_segment_sum(chosen, batch.nconfig_graph_ids, batch.num_graphs)
 
-    def _run_naively(
-        self, batch: Batch, encoded: tf.Tensor, config_states: tf.Tensor, training: bool | None
-    ) -> tf.Tensor:
+    def _run_naively(self, batch: Batch, encoded: tf.Tensor, config_states: tf.Tensor, run: dict) -> tf.Tensor:
         """Early fusion with a state of every node for every candidate: [n, k, dim]."""
+        again = {}
         if self.kind == "tile":
-            states = self.encoder.begin(encoded, batch.edges, config_states, batch.op_graphs)
-            return self._run_encoder(batch, batch.edges, states, training)
-        # At the ops that config nodes decide; 0 at the others.
-        placed = tf.math.unsorted_segment_sum(config_states, batch.nconfig_ops, batch.edges.num_nodes)
+            states = self.encoder.begin(encoded, batch.edges, config_states, batch.op_graph_ids)
+        else:
+            # At the ops that config nodes decide; 0 at the others.
+            deciding = tf.where(batch.nconfig_mask, batch.nconfig_ops, -1)  # -1: nowhere
+            placed = tf.math.unsorted_segment_sum(config_states, deciding, batch.edges.num_nodes)
+            first, again = self._split_rejoins(placed)
+            states = self.encoder.activation(encoded[:, tf.newaxis] + first)
+        return self.encoder(states, batch.edges, graphs=batch.op_graphs, **again, **run)
+
+    def _learn_from_segments(self, batch: Batch, encoded: Encoded, config_states: tf.Tensor, run: dict) -> tf.Tensor:
+        """States [n, k, dim]: of a drawn segment of each graph, computed without the rest, and of the others."""
+        others = self._run_naively(batch, encoded.frozen, config_states, run)
+        selected = self.segments(batch.op_graphs)
+        segment = batch._replace(
+            edges=keep_within(batch.edges, selected),
+            op_mask=batch.op_mask & selected,
+            nconfig_mask=batch.nconfig_mask & tf.gather(selected, batch.nconfig_ops),
+        )
+        states = self._run_naively(segment, encoded.states, config_states, run)
+        return tf.where(selected[:, tf.newaxis, tf.newaxis], states, others)
+
+    def _split_rejoins(self, placed: tf.Tensor) -> tuple[tf.Tensor, dict]:
+        """The config states of the first states, and those that the encoder's layers see again, as its argument."""
         first, *others = tf.split(placed, 1 + self.encoder.num_rejoins, -1)
-        states = self.encoder.activation(encoded[:, tf.newaxis] + first)
-        return self._run_encoder(batch, batch.edges, states, training, others)
+        return first, {"config_states": others} if others else {}
 
     def _find_reach(self, batch: Batch) -> Reach:
         decided = tf.math.unsorted_segment_sum(
             tf.cast(batch.nconfig_mask, tf.int32), batch.nconfig_ops, batch.edges.num_nodes
         )
-        return find_reach(
-            batch.edges, decided > 0, num_hops=self.encoder.num_hops, graphs=batch.op_graphs, node_mask=batch.op_mask
-        )
+        return find_reach(batch.edges, decided > 0, num_hops=self.encoder.num_hops, graphs=batch.op_graphs)
 
-    def _score_frontier(
-        self, batch: Batch, encoded: tf.Tensor, reach: Reach, config_states: tf.Tensor, training: bool | None
+    def _run_shared(
+        self, batch: Batch, encoded: tf.Tensor, reach: Reach, config_states: tf.Tensor, run: dict
     ) -> tf.Tensor:
-        """What the naive computation gives, [G, k, dim], with the states of a SharedStates."""
-        frontier = SharedStates(reach, num_candidates=config_states.shape[1] or tf.shape(config_states)[1])
+        """What the naive computation gives, pooled to [G, k, dim], by way of SharedStates."""
+        near = SharedStates(reach, num_candidates=config_states.shape[1] or tf.shape(config_states)[1])
         num_starts = reach.sizes[0]
         nconfig_ops = tf.gather(reach.position, batch.nconfig_ops)
-        placed = tf.math.unsorted_segment_sum(
-            config_states, tf.where(batch.nconfig_mask, nconfig_ops, -1), num_starts
-        )  # -1: none
-        first, *others = tf.split(placed, 1 + self.encoder.num_rejoins, -1)
+        starts_of = tf.where(batch.nconfig_mask, nconfig_ops, -1)  # -1: none
+        placed = tf.math.unsorted_segment_sum(config_states, starts_of, num_starts)
+        first, again = self._split_rejoins(placed)
         starts, rest = split_at(encoded, num_starts)
         varying = tf.reshape(starts[:, tf.newaxis] + first, [-1, encoded.shape[-1]])
         rows = self.encoder.activation(tf.concat([varying, rest], 0))
-        parts = self._run_encoder(batch, frontier, rows, training, others)
-        weights = self._op_weights(batch, encoded, nconfig_ops, reach.graphs, reach.node_mask)
-        return pool_parts(parts, frontier, weights, batch.num_graphs)
+        parts = self.encoder(rows, near, graphs=batch.op_graphs, **again, **run)
+        op_graphs = Graphs(reach.graph_ids, batch.num_graphs, reach.node_mask)
+        pools, part_graphs = self._pools(batch, encoded, nconfig_ops, op_graphs), near.part_graphs(batch.op_graphs)
+        return join_pools((pool_parts(parts, near.split_nodes(each.weights), part_graphs) for each in pools), pools)
 
-    def _op_weights(
-        self, batch: Batch, encoded: tf.Tensor, nconfig_ops: tf.Tensor, op_graphs: tf.Tensor, op_mask: tf.Tensor
-    ) -> tf.Tensor:
-        """[n, 1 or dim] float32, in the order of `encoded`: an op's part in its graph's vector (early fusion)."""
-        if self.config.readout == "configurable" and self.kind == "layout":
-            weights = pool_weights(batch.nconfig_graphs, batch.nconfig_mask, batch.num_graphs, "sum")
-            return tf.math.unsorted_segment_sum(weights, nconfig_ops, batch.edges.num_nodes)
-        return self._weigh(encoded, op_graphs, op_mask, batch.num_graphs)
+    def _pools(self, batch: Batch, encoded: tf.Tensor, nconfig_ops: tf.Tensor, graphs: Graphs) -> list[Pool]:
+        """What makes a graph's vector of its ops (early fusion); weights in the order of `encoded`."""
+        is_layout = self.kind == "layout"
+        if self.config.readout == "config_nodes" and is_layout:
+            weights = pool_weights(batch.nconfig_graphs, "sum")
+            return [Pool(tf.math.unsorted_segment_sum(weights, nconfig_ops, batch.edges.num_nodes))]
+        if self.config.readout != "official":
+            return [Pool(self._weigh(encoded, graphs))]
+        real = tf.cast(graphs.mask, tf.float32)[:, tf.newaxis]
+        if not is_layout:
+            return [Pool(real)]
+        decides = tf.cast(batch.nconfig_mask, tf.float32)[:, tf.newaxis]
+        decided = tf.math.unsorted_segment_sum(decides, nconfig_ops, batch.edges.num_nodes)
+        return [Pool(pool_weights(graphs, "mean")), Pool(real, unit_length=True), Pool(decided, unit_length=True)]
 
-    def _weigh(self, states: tf.Tensor, graphs: tf.Tensor, mask: tf.Tensor, num_graphs: int | tf.Tensor) -> tf.Tensor:
+    def _weigh(self, states: tf.Tensor, graphs: Graphs) -> tf.Tensor:
         """[s, 1 or dim] float32: what nodes with the states [s, dim], which no candidate changes, count."""
         if self.config.readout == "weighted":
-            return softmax_weights(self.readout_logits(states), graphs, mask, num_graphs)
-        return pool_weights(graphs, mask, num_graphs, "mean" if self.config.readout == "mean" else "sum")
+            return softmax_weights(self.readout_logits(states), graphs)
+        return pool_weights(graphs, "mean" if self.config.readout == "mean" else "sum")
 
-    def _fuse(self, batch: Batch, encoded: Encoded, config_states: tf.Tensor, training: bool | None) -> tf.Tensor:
+    def _fuse(self, batch: Batch, encoded: Encoded, config_states: tf.Tensor, run: dict) -> tf.Tensor:
         """The encoder's states and the config_states -> [G, k, dim]."""
         if self.kind == "layout":
-            nconfigs, graphs, mask = (
-                tf.gather(encoded.states, batch.nconfig_ops),
-                batch.nconfig_graphs,
-                batch.nconfig_mask,
-            )
+            nodes, graphs = tf.gather(encoded.states, batch.nconfig_ops), batch.nconfig_graphs
         else:
-            nconfigs, graphs, mask = encoded.states, batch.op_graphs, batch.op_mask
-            config_states = tf.gather(config_states, batch.op_graphs)
-        states = self.fusion(nconfigs, config_states, training=training)
+            nodes, graphs = encoded.states, batch.op_graphs
+            config_states = tf.gather(config_states, graphs.ids)
+        states = self.fusion(nodes, config_states, training=run["training"])
         if self.nconfig_encoder is not None:
-            states += self.nconfig_encoder(
-                states,
-                encoded.nconfig_edges,
-                component_ids=graphs,
-                num_components=batch.num_graphs,
-                node_mask=mask,
-                training=training,
-            )
-        return pool(states, self._weigh(nconfigs, graphs, mask, batch.num_graphs), graphs, batch.num_graphs)
+            states += self.nconfig_encoder(states, encoded.nconfig_edges, graphs=graphs, **run)
+        return pool(states, self._weigh(nodes, graphs), graphs)
 
     def _connect_config_nodes(self, batch: Batch) -> EdgeIndex:
         """Among what meets the candidates: config nodes, or (tile) all ops."""

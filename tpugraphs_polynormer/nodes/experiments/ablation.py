@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tpugraphs_polynormer.config.schema import Config
+from tpugraphs_polynormer.config.schema import NodeConfig
 from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.models.encoder_registry import unread_fields
 from tpugraphs_polynormer.nodes.benchmark import run_dataset
 from tpugraphs_polynormer.nodes.datasets import NodeDataset
 from tpugraphs_polynormer.nodes.experiments.output import make_figure, write_experiment
@@ -19,7 +20,12 @@ SCHEMES = ("local_only", "global_only", "local_and_global", "local_to_global")
 
 
 def run_ablation(
-    out: Path, dataset: NodeDataset, config: Config, *, splits: Sequence[int] = (0,), schemes: Sequence[str] = SCHEMES
+    out: Path,
+    dataset: NodeDataset,
+    config: NodeConfig,
+    *,
+    splits: Sequence[int] = (0,),
+    schemes: Sequence[str] = SCHEMES,
 ) -> dict[str, Any]:
     """Trains each scheme with the same config and number of epochs; resumable, one run directory per scheme.
 
@@ -33,8 +39,8 @@ def run_ablation(
         )
     rows = {}
     for scheme in schemes:
-        data, changed = _VARIANTS[scheme](dataset, config)
-        rows[scheme] = run_dataset(changed, data, out / "runs" / scheme, splits)
+        data = without_edges(dataset) if scheme == "global_only" else dataset
+        rows[scheme] = run_dataset(_configure(config, scheme), data, out / "runs" / scheme, splits)
     result = {"benchmark": dataset.name, "metric": dataset.metric, "schemes": rows}
     write_experiment(out, "ablation", result, _draw(result))
     return result
@@ -46,22 +52,12 @@ def without_edges(dataset: NodeDataset) -> NodeDataset:
     return dataclasses.replace(dataset, edges=np.stack([loops, loops], 1))
 
 
-def _change(config: Config, **settings: str) -> Config:
-    return dataclasses.replace(config, model=dataclasses.replace(config.model, **settings))
-
-
-_VARIANTS: dict[str, Callable[[NodeDataset, Config], tuple[NodeDataset, Config]]] = {
-    "local_only": lambda data, config: (data, _change(config, encoder="polynormer-local")),
-    "global_only": lambda data, config: (
-        without_edges(data),
-        _change(config, encoder="polynormer", attention="local_to_global"),
-    ),
-    "local_and_global": lambda data, config: (
-        data,
-        _change(config, encoder="polynormer", attention="local_and_global"),
-    ),
-    "local_to_global": lambda data, config: (data, _change(config, encoder="polynormer", attention="local_to_global")),
-}
+def _configure(config: NodeConfig, scheme: str) -> NodeConfig:
+    """The config with a scheme's attention; fields that only the other schemes have return to their defaults."""
+    attention = "local_and_global" if scheme == "local_and_global" else "local_to_global"
+    encoder = "polynormer-local" if scheme == "local_only" else "polynormer"
+    model = dataclasses.replace(config.model, encoder=encoder, attention=attention)
+    return dataclasses.replace(config, model=dataclasses.replace(model, **unread_fields(model)))
 
 
 def _draw(result: dict[str, Any]):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tpugraphs_polynormer.layers.edge_index import build_undirected_edges
+from tpugraphs_polynormer.layers.edge_index import build_undirected_edge_index
 from tpugraphs_polynormer.models.polynormer import Polynormer
 from tpugraphs_polynormer.nodes.experiments.output import make_figure, write_experiment
 from tpugraphs_polynormer.nodes.fiedler import compute_fiedler
@@ -47,7 +47,7 @@ def build_random_polynormer(version: int, seed: int) -> Polynormer:
 def embed_graph(encoder: Polynormer, source: np.ndarray, target: np.ndarray, num_nodes: int) -> np.ndarray:
     """Mean node state on constant features: [width]."""
     fiedler = compute_fiedler(source, target, num_nodes) if encoder.version == 2 else None
-    edges = build_undirected_edges(source, target, num_nodes)
+    edges = build_undirected_edge_index(source, target, num_nodes)
     return encoder(np.ones([num_nodes, 16], np.float32), edges, fiedler=fiedler).numpy().mean(0)
 
 

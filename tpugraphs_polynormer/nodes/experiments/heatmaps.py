@@ -9,20 +9,19 @@ import numpy as np
 import scipy.sparse
 import tensorflow as tf
 
-from tpugraphs_polynormer.config.schema import Config
+from tpugraphs_polynormer.config.schema import NodeConfig
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.layers.global_attention import GlobalAttention
 from tpugraphs_polynormer.nodes.datasets import NodeDataset
 from tpugraphs_polynormer.nodes.experiments.output import make_figure, write_experiment
-from tpugraphs_polynormer.nodes.models import check_node_config
-from tpugraphs_polynormer.nodes.task import NodeInputs, NodeTrainer, best_record
+from tpugraphs_polynormer.nodes.task import NodeInputs, NodeTask
 from tpugraphs_polynormer.training.run_directory import RunDirectory
+from tpugraphs_polynormer.training.trainer import Trainer
 
 
 def run_heatmaps(
     out: Path,
     dataset: NodeDataset,
-    config: Config,
+    config: NodeConfig,
     *,
     split: int = 0,
     num_nodes: int = 100,
@@ -34,17 +33,17 @@ def run_heatmaps(
     The nodes are drawn evenly from the test nodes and sorted by label. Scores are normalised over all nodes of the
     graph, then scaled so that 1 is what uniform attention would give.
     """
-    check_node_config(config)
-    trainer = NodeTrainer(config, NodeInputs.make(dataset, config), split, RunDirectory.start(out / "run", config))
-    if trainer.model.global_head is None or not 0 <= layer < config.model.num_global_layers:
+    task = NodeTask(config, NodeInputs.make(dataset, config), split)
+    if task.model.global_head is None or not 0 <= layer < config.model.num_global_layers:
         raise UserError(f"heatmaps: layer {layer} of global attention does not exist in this config's model")
-    if best_record(trainer.train())["phase"] == "global":  # else its global layers would be untrained: keep the last
+    trainer = Trainer(task, RunDirectory.start(out / "run", config))
+    if trainer.train()["best"]["phase"] == "global":  # else its global layers would be untrained: keep the last
         trainer.restore_best()
     nodes = choose_nodes(dataset, split, num_nodes, config.seed)
     labels = dataset.labels[nodes]
     same = labels[:, np.newaxis] == labels
     near = find_near(dataset, nodes, num_hops)
-    weights = attention_weights(trainer, nodes, layer)
+    weights = attention_weights(task, nodes, layer)
     result = {
         "benchmark": dataset.name,
         "nodes": nodes.tolist(),
@@ -85,37 +84,16 @@ def find_near(dataset: NodeDataset, nodes: np.ndarray, num_hops: int) -> np.ndar
     return reached[nodes] > 0
 
 
-def attention_weights(trainer: NodeTrainer, nodes: np.ndarray, layer: int) -> np.ndarray:
+def attention_weights(task: NodeTask, nodes: np.ndarray, layer: int) -> np.ndarray:
     """Global attention of `layer` among some nodes, mean over heads, times the number of nodes of the graph."""
-    attention = trainer.model.encoder.global_layers[layer]
-    states = _enter_layer(trainer, layer)
-    key = _split_heads(attention, tf.sigmoid(attention.key(states)))
-    query = key if attention.query is None else _split_heads(attention, tf.sigmoid(attention.query(states)))
-    picked, total = tf.gather(query, nodes), tf.reduce_sum(key, 0)
-    weights = tf.einsum("idh,jdh->hij", picked, tf.gather(key, nodes))
-    weights /= tf.einsum("idh,dh->hi", picked, total)[..., tf.newaxis]
-    return (tf.reduce_mean(weights, 0) * float(key.shape[0])).numpy()
-
-
-def _split_heads(attention: GlobalAttention, array: tf.Tensor) -> tf.Tensor:
-    return tf.reshape(array, [-1, attention.head_dim, attention.num_heads])
-
-
-def _enter_layer(trainer: NodeTrainer, layer: int) -> tf.Tensor:
-    """States [num_nodes, width] that enter a global layer."""
-    model, inputs = trainer.model, trainer.inputs
-    encoder, fiedler = model.encoder, inputs.fiedler
-    states = tf.convert_to_tensor(inputs.dataset.features)
-    if model.project_inputs is not None:
-        states = model.project_inputs(states)
-    model.phase = "local"
-    states = encoder(states, inputs.edges, fiedler=fiedler, training=False)
-    model.phase = "global"
-    states = encoder.norm(states)
-    for attention in encoder.global_layers[:layer]:
-        states = encoder.project(attention(states, fiedler=fiedler))
-        states = tf.nn.relu(states) if encoder.relu else states
-    return states
+    model, inputs = task.model, task.inputs
+    encoder, graph = model.encoder, {"near": inputs.edges, "fiedler": inputs.fiedler}
+    states = encoder.norm(encoder.run_local(model.begin(tf.convert_to_tensor(inputs.dataset.features)), **graph))
+    states = encoder.run_global(states, num_layers=layer, **graph)
+    attention = encoder.global_layers[layer]
+    sums = attention.sum_keys(attention.project(states))
+    weights = attention.attention_weights(attention.project(tf.gather(states, nodes)), sums)
+    return weights.numpy() * len(states)
 
 
 def _draw(same: np.ndarray, near: np.ndarray, weights: np.ndarray, num_hops: int):

@@ -87,7 +87,6 @@ def _make_step(hidden_dim: int, num_heads: int, seed: int):
         num_classes=2, num_heads=num_heads, head_dim=hidden_dim // num_heads, num_local_layers=5, num_global_layers=2
     )
     model.build([None, FEATURE_DIM])
-    model.phase = "global"
     specs = [tf.TensorSpec([None, FEATURE_DIM]), *unknown_edges()]
 
     @tf.function(input_signature=specs, autograph=False)
@@ -102,12 +101,12 @@ def _make_step(hidden_dim: int, num_heads: int, seed: int):
 
 def _make_graph(num_nodes: int, mean_degree: int, seed: int) -> tuple[np.ndarray, ...]:
     """Features and edge fields of a random graph with num_nodes * mean_degree / 2 undirected edges."""
-    from tpugraphs_polynormer.layers.edge_index import build_undirected_edges
+    from tpugraphs_polynormer.layers.edge_index import build_undirected_edge_index
 
     rng = np.random.default_rng([seed, num_nodes])
     source, target = rng.integers(0, num_nodes, [2, num_nodes * mean_degree // 2])
     features = rng.normal(size=[num_nodes, FEATURE_DIM]).astype(np.float32)
-    return features, *build_undirected_edges(source, target, num_nodes)[:-1]  # no mask
+    return features, *build_undirected_edge_index(source, target, num_nodes)[:-1]  # no mask
 
 
 def _reset_peak() -> float:

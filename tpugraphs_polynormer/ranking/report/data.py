@@ -9,20 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from tqdm import tqdm
 
 from tpugraphs_polynormer.datasets.input_pipeline import iterate_blocks
 from tpugraphs_polynormer.datasets.manifest import DatasetError, Manifest
 from tpugraphs_polynormer.datasets.reader import RankingSplit
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_NAMES
-from tpugraphs_polynormer.models.polynormer import Polynormer
 from tpugraphs_polynormer.models.ranking.batch import unpack_batch
-from tpugraphs_polynormer.ranking.evaluate import choose_candidates
 from tpugraphs_polynormer.ranking.metrics import GraphMetrics, graph_metrics, rank_candidates, slowdown, true_costs
-from tpugraphs_polynormer.ranking.predict import checkpoint_path, load_ranker, open_ranking_run
 from tpugraphs_polynormer.ranking.random_baseline import expected_contest_score, expected_slowdown
-from tpugraphs_polynormer.ranking.scorer import Scorer
+from tpugraphs_polynormer.ranking.runs import checkpoint_path, load_ranker, open_ranking_run
+from tpugraphs_polynormer.ranking.scorer import Scorer, choose_candidates
 from tpugraphs_polynormer.ranking.task import RankingTask, open_collection
 from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
 
@@ -116,7 +113,7 @@ def _thin_out(ratios: np.ndarray) -> np.ndarray:
 def _gather_attention(task: RankingTask, split: RankingSplit, name: str | None) -> Attention | None:
     """The first global layer's attention in the named graph; None where candidates do not share one."""
     encoder = task.model.encoder
-    has_global = isinstance(encoder, Polynormer) and encoder.global_layers and encoder.phase == "global"
+    has_global = "global" in encoder.phases and task.phase != "local"
     number = _choose_graph(split, name)
     if number is None or not has_global or task.config.model.fusion != "late":
         return None
@@ -141,18 +138,10 @@ def _choose_graph(split: RankingSplit, name: str | None) -> int | None:
 def attention_weights(task: RankingTask, batch: Any) -> np.ndarray:
     """[n, n]: s(q_i) . s(k_j) over its mean over j (Eq. 8), averaged over heads; each row's mean is 1."""
     encoder = task.model.encoder
-    encoder.phase = "local"  # the encoder's result is then what enters its global part
-    try:
-        states = encoder.norm(task.model.encode(batch, training=False).states)
-    finally:
-        encoder.phase = "global"
+    states = encoder.norm(task.model.encode(batch, phase="local", training=False).states)
     layer = encoder.global_layers[0]
-    key = tf.sigmoid(layer.key(states))
-    query = key if layer.query is None else tf.sigmoid(layer.query(states))
-    shape = [len(states), layer.head_dim, layer.num_heads]  # heads last
-    query, key = (tf.reshape(tf.cast(each, tf.float32), shape) for each in (query, key))
-    products = tf.einsum("idh,jdh->hij", query, key)
-    return tf.reduce_mean(products / tf.reduce_mean(products, 2, keepdims=True), 0).numpy()
+    projected = layer.project(states)
+    return layer.attention_weights(projected, layer.sum_keys(projected)).numpy() * len(states)
 
 
 def _average_down(weights: np.ndarray, side: int) -> np.ndarray:

@@ -12,10 +12,9 @@ from string import Template
 
 from tpugraphs_polynormer import __version__
 from tpugraphs_polynormer.files import write_text
-from tpugraphs_polynormer.ranking.evaluate_runs import label_runs
-from tpugraphs_polynormer.ranking.predict import expand_runs, open_ranking_run
 from tpugraphs_polynormer.ranking.report.data import RunReport, check_inputs, gather_run
 from tpugraphs_polynormer.ranking.report.sections import SECTIONS
+from tpugraphs_polynormer.ranking.runs import expand_runs, label_runs, open_ranking_run
 from tpugraphs_polynormer.training.run_directory import RunError
 
 _PACKAGES = ("tensorflow", "tf-keras", "tensorflow-gnn", "apache-beam", "numpy")

@@ -60,7 +60,7 @@ def _render_learning(reports: Sequence[RunReport]) -> str:
 
 def _learning_points(report: RunReport, what: str) -> list[tuple[float, float]]:
     values = [
-        (record["epoch"] + 1, record["loss"] if what == "loss" else record["valid"]["overall"]["contest_score"])
+        (record["epoch"] + 1, record["loss"] if what == "loss" else record["metrics"]["valid"]["contest_score"])
         for record in report.records
     ]
     return [(epoch, value) for epoch, value in values if value is not None and math.isfinite(value)]

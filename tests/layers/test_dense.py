@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.layers.graphs import random_states
-from tpugraphs_polynormer.layers.convolutions import Linear
+from tpugraphs_polynormer.layers.dense import Linear
 
 
 @pytest.mark.parametrize("shape", [(5, 8), (2, 5, 8)])

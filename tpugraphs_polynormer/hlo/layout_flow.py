@@ -1,8 +1,8 @@
-"""How layouts spread through a program: which choice decides the layout of each node's result.
+"""Layout propagation: the layout of each node's result as a function of one config node's choice.
 
-A node's layout is the minor-to-major order of its dimensions. Convolutions, dots and reshapes are told theirs by a
-candidate; parameters and other boundaries are fixed by the program; everything else takes the layout of an operand,
-so that each node has at most one *source*: the config node whose choice decides it.
+A node's layout is the minor-to-major order of its dimensions. A candidate gives the layouts of convolutions, dots and
+reshapes; the program fixes those of parameters and other boundaries; every other node takes the layout of an operand.
+Each node therefore has at most one *source*: the config node whose choice decides its layout.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from tpugraphs_polynormer.hlo.features import DIMENSIONS, MINOR_TO_MAJOR, SHAPE_DIMENSIONS
 from tpugraphs_polynormer.hlo.opcodes import ELEMENTWISE_OPCODES, FREE_OPCODES, OPCODE_IDS
-from tpugraphs_polynormer.simulator.hardware import padded_elements
+from tpugraphs_polynormer.hlo.shapes import padded_elements
 
 FIXED = -1  # the source of a layout that no candidate can change
 Layout = tuple[int, ...]
@@ -28,7 +28,7 @@ def opcode_set(names: str) -> frozenset[int]:
 CONVOLUTION, DOT, RESHAPE = (OPCODE_IDS[name] for name in ("convolution", "dot", "reshape"))
 REDUCE, TRANSPOSE = OPCODE_IDS["reduce"], OPCODE_IDS["transpose"]
 FREE, ELEMENTWISE = (frozenset(OPCODE_IDS[name] for name in names) for names in (FREE_OPCODES, ELEMENTWISE_OPCODES))
-# Keep the meaning of each dimension, so that the operand's layout passes through.
+# Opcodes that keep the meaning of each dimension: the result takes the operand's layout.
 SAME_DIMENSIONS = ELEMENTWISE | opcode_set(
     "batch-norm-inference concatenate dynamic-slice dynamic-update-slice pad reduce-window reverse "
     "select-and-scatter slice"
@@ -37,7 +37,7 @@ SAME_DIMENSIONS = ELEMENTWISE | opcode_set(
 
 @dataclass(frozen=True)
 class NodeLayout:
-    """A node's layout as a function of its source's choice: one entry per choice, or a single one where fixed."""
+    """A node's layout as a function of its source's choice: one entry per choice, or a single entry if it is fixed."""
 
     source: int  # index into the config nodes, or FIXED
     layouts: tuple[Layout, ...]
@@ -45,7 +45,7 @@ class NodeLayout:
 
 @dataclass(frozen=True)
 class LayoutChoice:
-    """One choice of a config node, read from its 18 features; None leaves the layout to the compiler."""
+    """One choice of a config node, None leaves the layout to the compiler."""
 
     output: Layout | None
     input: Layout | None
@@ -53,12 +53,13 @@ class LayoutChoice:
 
     @classmethod
     def from_row(cls, row: np.ndarray) -> LayoutChoice:
+        """The choice of one row of 18 features."""
         parts = (tuple(int(dim) for dim in row[start : start + 6] if dim >= 0) for start in (0, 6, 12))
         return cls(*(part or None for part in parts))
 
 
 def complete_layout(minor_dims: Sequence[int], rank: int) -> Layout:
-    """A whole minor-to-major order from its first dimensions: the rest follow with the last dimension first."""
+    """A complete minor-to-major order: the given dimensions, then the others from the last one on."""
     return (*minor_dims, *(dim for dim in range(rank - 1, -1, -1) if dim not in minor_dims))
 
 
@@ -92,7 +93,7 @@ class ProgramLayouts:
             self.nodes.append(self._node_layout(node))
 
     def default_layout(self, node: int) -> Layout:
-        """The layout that the program itself records for a node, or the last dimension minor."""
+        """The layout that the program records for a node, else the one with the last dimension minor."""
         rank = len(self.dims[node])
         recorded = tuple(self.node_feat[node, MINOR_TO_MAJOR].astype(int)[:rank].tolist())
         return recorded if sorted(recorded) == list(range(rank)) else complete_layout((), rank)
@@ -123,7 +124,7 @@ class ProgramLayouts:
         return NodeLayout(index, tuple(layouts))
 
     def _parent(self, node: int, rank: int | None) -> int | None:
-        """The operand that decides: a fixed one before a chosen one, then the one computed last."""
+        """The operand whose layout the node takes, or None: the last fixed one, else the last one."""
         best = None
         for operand in self.operands[node]:
             own_rank = len(self.dims[operand])
@@ -134,7 +135,7 @@ class ProgramLayouts:
         return best
 
     def _transposed(self, node: int) -> NodeLayout:
-        """A transpose only renames dimensions: output dimension i is the operand's dimension `dimensions[i]`."""
+        """The layout of a transpose: output dimension i is the operand's dimension `dimensions[i]`."""
         parent = self.nodes[self.operands[node][-1]]
         rank = len(self.dims[node])
         order = self.node_feat[node, DIMENSIONS].astype(int)[:rank].tolist()
@@ -143,7 +144,7 @@ class ProgramLayouts:
         return NodeLayout(parent.source, tuple(tuple(order.index(dim) for dim in each) for each in parent.layouts))
 
     def _reduced(self, node: int, parent: int) -> NodeLayout:
-        """A reduce drops its dimensions from the operand's order and renumbers the others."""
+        """The layout of a reduce: the operand's order without the reduced dimensions, the others renumbered."""
         layout, rank = self.nodes[parent], len(self.dims[parent])
         count = rank - len(self.dims[node])
         dropped = set(self.node_feat[node, DIMENSIONS].astype(int)[:count].tolist())

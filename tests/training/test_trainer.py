@@ -18,10 +18,12 @@ from tests.ranking_data import LAYOUT, SMALL, TILE, ranking_datasets, scratch_fo
 from tests.training.test_checkpoints import read_events
 from tpugraphs_polynormer.cli.main import main
 from tpugraphs_polynormer.config.loader import ConfigError
+from tpugraphs_polynormer.config.schema import load_config
 from tpugraphs_polynormer.datasets.input_pipeline import CandidateSampler
 from tpugraphs_polynormer.datasets.manifest import DatasetError
-from tpugraphs_polynormer.ranking import train as training
-from tpugraphs_polynormer.ranking.train import train, train_seeds
+from tpugraphs_polynormer.ranking import task as ranking_task
+from tpugraphs_polynormer.ranking.task import train_ranking
+from tpugraphs_polynormer.training import trainer as training
 from tpugraphs_polynormer.training.checkpoints import Checkpoints
 from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
 
@@ -34,7 +36,7 @@ WARM_UP = ("model.encoder=polynormer", "training.local_epochs=2", "training.epoc
 
 def train_here(run_dir, *overrides: str, name: str = LAYOUT) -> dict:
     config = small_config(name, *CHEAP, *overrides)
-    return train(config, ranking_datasets(), run_dir, strategy=tf.distribute.OneDeviceStrategy("CPU:0"))
+    return train_ranking(config, ranking_datasets(), run_dir, strategy=tf.distribute.OneDeviceStrategy("CPU:0"))
 
 
 def command(run_dir, *overrides: str, options: tuple[str, ...] = ()) -> list[str]:
@@ -87,8 +89,19 @@ def losses(run_dir) -> list[float]:
     return [record["loss"] for record in RunDirectory.open(run_dir).read_metrics()]
 
 
-def without_seconds(run_dir) -> list[dict]:
-    return [{k: v for k, v in record.items() if k != "seconds"} for record in RunDirectory.open(run_dir).read_metrics()]
+def without_seconds(records: list[dict]) -> list[dict]:
+    return [{key: value for key, value in record.items() if "seconds" not in key} for record in records]
+
+
+def logged(run_dir) -> list[dict]:
+    """The records, but for what the clock said."""
+    return without_seconds(RunDirectory.open(run_dir).read_metrics())
+
+
+def read_result(run_dir) -> dict:
+    """result.json, but for what the clock said."""
+    result = json.loads((Path(run_dir) / "result.json").read_text())
+    return result | {"best": without_seconds([result["best"]])[0]}
 
 
 @functools.cache
@@ -104,7 +117,7 @@ def test_learning_happens(tmp_path, name):
     steps = ("training.epochs=2", "training.steps_per_epoch=50", "training.steps_per_execution=25")
     wide = ("model.readout=sum", "model.hidden_dim=16", "data.graphs_per_batch=4", "data.candidates_per_graph=10")
     result = train_here(tmp_path, *steps, *wide, name=name)
-    assert result["valid"]["overall"]["tau"] > 0.8
+    assert result["best"]["metrics"]["valid"]["tau"] > 0.8
     first, second = losses(tmp_path)
     assert second < first / 3, "each epoch's loss is its own mean, not the run's"
 
@@ -126,9 +139,8 @@ def test_kill_9_at_any_moment_and_rerun_ends_with_the_same_weights(tmp_path):
     finish(start(arguments))
     for name in ("latest", "best"):
         assert_same_bytes(tmp_path / "run", finished(), name)
-    assert without_seconds(tmp_path / "run") == without_seconds(finished())
-    results = [json.loads((folder / "result.json").read_text()) for folder in (tmp_path / "run", finished())]
-    assert results[0] == results[1]
+    assert logged(tmp_path / "run") == logged(finished())
+    assert read_result(tmp_path / "run") == read_result(finished())
 
 
 class Killed(BaseException):
@@ -157,9 +169,9 @@ def test_a_kill_between_two_writes_around_the_change_of_phase(tmp_path, monkeypa
         train_here(tmp_path, *WARM_UP)
     monkeypatch.undo()
     train_here(tmp_path, *WARM_UP)
-    for name in ("latest", "best", "best_local"):
+    for name in ("latest", "best"):
         assert_same_bytes(tmp_path, warmed_up(), name)
-    assert without_seconds(tmp_path) == without_seconds(warmed_up())
+    assert logged(tmp_path) == logged(warmed_up())
 
 
 @functools.cache
@@ -169,22 +181,43 @@ def warmed_up() -> Path:
     return folder
 
 
-def test_the_warm_up_trains_the_local_layers_and_hands_on_its_best():
+ITERATIONS = "optimizer/_iterations/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def test_the_warm_up_trains_the_local_layers_and_hands_on_its_best(tmp_path, monkeypatch):
+    """The checkpoint of the warm-up's last epoch holds its best epoch's weights and moments, and no counter of it."""
     records = RunDirectory.open(warmed_up()).read_metrics()
-    result = json.loads((warmed_up() / "result.json").read_text())
-    assert len(records) == result["epochs"] == 4 and result["best_epoch"] >= 2
-    local, final = weights(warmed_up(), "best_local"), weights(warmed_up(), "best")
-    phase = "model/encoder/phase/.ATTRIBUTES/VARIABLE_VALUE"
-    assert (int(local[phase]), int(final[phase])) == (0, 1)
-    moved = {key for key in local if "encoder/global_layers" in key and not np.array_equal(local[key], final[key])}
+    assert [record["phase"] for record in records] == ["local", "local", "global", "global"]
+    result = read_result(warmed_up())
+    assert (result["epochs"], result["task"], result["format_version"]) == (4, "ranking", 1)
+    assert result["best"]["epoch"] >= 2 and result["best"]["phase"] == "global"
+
+    save, kept = Checkpoints.save, {}
+
+    def keep(self, at: int) -> None:
+        save(self, at)
+        kept[self._folder.name, at] = weights(tmp_path, self._folder.name)
+
+    monkeypatch.setattr(Checkpoints, "save", keep)
+    # The first epoch is the best one of the warm-up.
+    scores = iter([0.9, 0.1, 0.2, 0.3])
+    monkeypatch.setattr(ranking_task.RankingTask, "select", lambda self, metrics: next(scores))
+    train_here(tmp_path, *WARM_UP)
+    best, handed_on, first_global = kept["best", 1], kept["latest", 2], kept["best", 3]
+    assert [(name, at) for name, at in kept if name == "best"] == [("best", 1), ("best", 3), ("best", 4)]
+    counters = {key for key in best if best[key].dtype.kind == "i"}
+    assert len(counters) > 3 and all(np.array_equal(handed_on[key], best[key]) for key in best.keys() - counters)
+    assert (int(best[ITERATIONS]), int(handed_on[ITERATIONS])) == (2, 4)
+    calls = {key for key in counters if "dropout/state" in key}
+    assert any(handed_on[key][1] > best[key][1] for key in calls), "no mask is drawn twice"
+    moved = {key for key in best if "encoder/global_layers" in key and not np.array_equal(best[key], first_global[key])}
     assert moved, "the global layers are trained in the global phase"
-    optimizer = weights(warmed_up(), "latest")
-    assert int(optimizer["optimizer/_iterations/.ATTRIBUTES/VARIABLE_VALUE"]) == 8
+    assert not [key for key in moved if not np.array_equal(best[key], handed_on[key])]
 
 
 def test_a_finished_run_is_not_trained_again(monkeypatch):
     before = {path: path.stat().st_mtime_ns for path in finished().rglob("*") if path.is_file()}
-    monkeypatch.setattr(training, "build_ranking_task", lambda *_: pytest.fail("built a model"))
+    monkeypatch.setattr(ranking_task, "RankingTask", lambda *_, **__: pytest.fail("built a model"))
     result = train_here(finished(), "training.epochs=8", *DROPOUT)
     assert result == json.loads((finished() / "result.json").read_text())
     assert {path: path.stat().st_mtime_ns for path in finished().rglob("*") if path.is_file()} == before
@@ -200,7 +233,7 @@ def test_tensorboard_shows_what_metrics_jsonl_holds():
     records = RunDirectory.open(finished()).read_metrics()
     assert [value for tag, _, value in events if tag == "loss"] == pytest.approx([r["loss"] for r in records])
     taus = {step: value for tag, step, value in events if tag == "valid/tau"}
-    assert taus == pytest.approx({r["epoch"]: r["valid"]["overall"]["tau"] for r in records})
+    assert taus == pytest.approx({r["epoch"]: r["metrics"]["valid"]["tau"] for r in records})
 
 
 def test_a_non_finite_loss_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path, capsys, monkeypatch):
@@ -212,7 +245,7 @@ def test_a_non_finite_loss_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_
     assert len(RunDirectory.open(tmp_path).read_metrics()) == 1
     saved = weights(tmp_path)
     assert all(np.isfinite(value).all() for value in saved.values() if value.dtype == np.float32)
-    assert int(saved["optimizer/_iterations/.ATTRIBUTES/VARIABLE_VALUE"]) == 4
+    assert int(saved[ITERATIONS]) == 4
 
 
 def test_a_reader_that_fails_in_mid_epoch_names_the_file_without_a_traceback(tmp_path, capsys, monkeypatch):
@@ -232,25 +265,28 @@ def _explode_after(steps: int):
     """An optimizer whose learning rate is past all bounds from the step before `steps` on."""
     schedules = tf.keras.optimizers.schedules
     rate = schedules.PiecewiseConstantDecay([steps - 2], [1e-3, 1e30])
-    return lambda config: tf.keras.optimizers.Adam(rate)
+    return lambda config, num_steps: tf.keras.optimizers.Adam(rate)
 
 
 def test_patience_ends_a_run_that_gets_no_better(tmp_path):
     result = train_here(tmp_path, "training.learning_rate=0", "training.epochs=9", "training.patience=2")
-    assert result["best_epoch"] == 0 and result["epochs"] == len(losses(tmp_path)) == 3
+    assert result["best"]["epoch"] == 0 and result["epochs"] == len(losses(tmp_path)) == 3
 
 
 def test_seeds_are_trained_apart_and_their_spread_reported(tmp_path):
     config = small_config(LAYOUT, *CHEAP, "training.epochs=1")
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
-    summary = train_seeds(config, [0, 1], ranking_datasets(), tmp_path, strategy=strategy)
+    summary = train_ranking(config, ranking_datasets(), tmp_path, strategy=strategy, seeds=[0, 1])
     opas = []
     for seed in (0, 1):
         assert RunDirectory.open(tmp_path / f"seed-{seed}").config.seed == seed
-        opas.append(json.loads((tmp_path / f"seed-{seed}/result.json").read_text())["valid"]["overall"]["opa"])
-    found = summary["summary"]["overall"]["opa"]
-    assert found == {"mean": pytest.approx(np.mean(opas)), "std": pytest.approx(np.std(opas, ddof=1)), "num_seeds": 2}
-    assert json.loads((tmp_path / "seeds.json").read_text()) == summary
+        opas.append(json.loads((tmp_path / f"seed-{seed}/result.json").read_text())["best"]["metrics"]["valid"]["opa"])
+    found = summary["metrics"]["valid"]["opa"]
+    assert found == {"mean": pytest.approx(np.mean(opas)), "std": pytest.approx(np.std(opas, ddof=1)), "num_runs": 2}
+    assert [run["run"] for run in summary["runs"]] == ["seed-0", "seed-1"]
+    assert json.loads((tmp_path / "summary.json").read_text()) == summary
+    alone = train_ranking(config, ranking_datasets(), tmp_path, strategy=strategy, seeds=[1])
+    assert alone["metrics"]["valid"]["opa"] == {"mean": opas[1], "std": None, "num_runs": 1}
     one, other = (weights(tmp_path / f"seed-{seed}") for seed in (0, 1))
     assert any(not np.array_equal(one[key], other[key]) for key in one if "kernel" in key)
 
@@ -259,12 +295,30 @@ def test_seeds_are_trained_apart_and_their_spread_reported(tmp_path):
     "overrides, reason",
     [
         (("training.epochs=0",), r"training\.epochs: found 0"),
-        (("task=node_classification",), "task: found node_classification"),
+        (("model.num_heads=2",), r"model\.num_heads: found 2, but model\.encoder mlp has no such setting"),
+        (("model.parametrization=large",), r"unknown field model\.parametrization; did you mean model\."),
+        (("model.version=2",), r"unknown field model\.version; did you mean"),
+        (("training.nodes_per_batch=8",), r"unknown field training\.nodes_per_batch; did you mean"),
+        (("training.jit_compile=true",), r"training\.jit_compile: XLA needs static shapes"),
     ],
 )
-def test_configs_that_cannot_be_trained_are_refused(tmp_path, overrides, reason):
+def test_configs_that_cannot_be_trained_are_refused_before_a_run_is_made(tmp_path, overrides, reason):
     with pytest.raises(ConfigError, match=reason):
-        train_here(tmp_path, *overrides)
+        train_here(tmp_path / "run", *overrides)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_config_of_the_other_task_is_refused(tmp_path):
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    with pytest.raises(ConfigError, match="task: found node_classification, expected ranking"):
+        train_ranking(load_config(None, ["task=node_classification"]), tmp_path, tmp_path, strategy=strategy)
+
+
+def test_evaluations_and_checkpoints_can_be_rarer(tmp_path):
+    rare = ("training.epochs=5", "training.epochs_per_evaluation=2", "training.checkpoint_seconds=1e6")
+    result = train_here(tmp_path, *rare)
+    assert [record["epoch"] for record in logged(tmp_path)] == [1, 3, 4] and result["epochs"] == 5
+    assert int(weights(tmp_path)[ITERATIONS]) == 10, "the last epoch is always saved"
 
 
 @functools.cache
@@ -297,6 +351,8 @@ def test_two_processes_learn_what_one_learns(tmp_path):
     arguments = command(tmp_path, options=("--strategy", "multiworker"))
     workers = [start(arguments, TF_CONFIG=config) for config in configs]
     first, second = (finish(worker) for worker in workers)
-    assert first == second, "both hold the same weights, so both validate the same"
+    assert first["epochs"] == second["epochs"]
+    bests = without_seconds([first["best"], second["best"]])
+    assert bests[0] == bests[1], "both hold the same weights, so both validate the same"
     np.testing.assert_allclose(losses(tmp_path), losses(one_device()), rtol=1e-4)
     assert_close_weights(tmp_path, one_device())

@@ -1,0 +1,192 @@
+"""The commit of the preprocessing job: the output is finished when every collection has its manifest."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from apache_beam.io.filesystems import FileSystems
+
+from tpugraphs_polynormer.beam.plan import Job, PreprocessError, ShardPlan, folder_of
+from tpugraphs_polynormer.catalog import SPLITS, find_collection
+from tpugraphs_polynormer.datasets.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, write_json
+from tpugraphs_polynormer.datasets.schema import SCHEMA_NAME, write_schema
+from tpugraphs_polynormer.datasets.shards import DESCRIPTION_SUFFIX, ShardDescription, describe_split
+from tpugraphs_polynormer.datasets.split_files import CANDIDATE_SUFFIX, RECORD_SUFFIX
+from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
+from tpugraphs_polynormer.files import replacing
+
+FAILURE_NAME = "failed.txt"
+REJECTED_NAME = "rejected.jsonl"
+# What this job writes into a collection's folder, besides the commit.
+_OWN_FILES = re.compile(r"(train|valid|test)-\d+-of-\d+\.(tfrecord|candidates|shard\.json)|\..+\.tmp")
+
+
+def clear_commit(job: Job) -> None:
+    """Removes earlier manifests, failure notes and stale shards, so that the output counts as unfinished."""
+    _make_folders(job)
+    names = [FileSystems.join(job.output, FAILURE_NAME)]
+    for collection in job.collections:
+        folder = folder_of(job.output, collection)
+        names += [FileSystems.join(folder, name) for name in (MANIFEST_NAME, REJECTED_NAME)]
+    present = [name for name in names if FileSystems.exists(name)]
+    if present:
+        FileSystems.delete(present)
+    stale = [path for collection in job.collections for path in _find_stale(job, collection)]
+    if stale:
+        FileSystems.delete(stale)
+
+
+def _make_folders(job: Job) -> None:
+    for folder in (folder_of(job.output, collection) for collection in job.collections):
+        if is_remote(folder):
+            continue
+        try:
+            os.makedirs(folder, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as fault:
+            raise PreprocessError(
+                f"{folder}: cannot be written ({fault.strerror}); choose another --datasets folder"
+            ) from None
+
+
+def _find_stale(job: Job, collection: str) -> list[str]:
+    """The paths of shards of another plan and of temporary files of killed runs."""
+    planned = tuple(plan.name + "." for plan in job.plans if plan.collection == collection)
+    folder = folder_of(job.output, collection)
+    paths = [item.path for item in FileSystems.match([FileSystems.join(folder, "*")])[0].metadata_list]
+    names = {path: FileSystems.split(path)[1] for path in paths}
+    return [path for path, name in names.items() if _OWN_FILES.fullmatch(name) and not name.startswith(planned)]
+
+
+def count_finished(job: Job) -> int:
+    """The number of shards with a description, those of earlier runs included; for the progress bar."""
+    patterns = [FileSystems.join(folder_of(job.output, name), "*" + DESCRIPTION_SUFFIX) for name in job.collections]
+    return sum(len(match.metadata_list) for match in FileSystems.match(patterns))
+
+
+def commit(
+    _: None, job: Job, described: list[tuple[str, ShardDescription]], statistics: dict[str, FeatureStatistics]
+) -> Iterator[str]:
+    """Yields the id of each collection whose manifest is written, after its shards were counted against the plan."""
+    if read_failure(job.output) is not None:
+        return
+    for collection in job.collections:
+        plans = [plan for plan in job.plans if plan.collection == collection]
+        descriptions = {item.shard.name: item for owner, item in described if owner == collection}
+        _check_complete(collection, plans, descriptions)
+        _check_files(folder_of(job.output, collection), descriptions.values())
+        _write_manifest(job, collection, plans, descriptions, statistics.get(collection))
+        yield collection
+
+
+def _check_complete(collection: str, plans: Sequence[ShardPlan], found: dict[str, ShardDescription]) -> None:
+    lost = [plan.name for plan in plans if plan.name not in found]
+    foreign = sorted(set(found) - {plan.name for plan in plans})
+    if lost or foreign:
+        raise RuntimeError(f"{collection}: the runner lost the shards {lost} and returned unplanned ones {foreign}")
+    for plan in plans:
+        description = found[plan.name]
+        if len(description.shard.graphs) + len(description.rejected) != len(plan.sources):
+            raise RuntimeError(
+                f"{collection} {plan.name}: {len(plan.sources)} archives were planned, fewer are accounted for"
+            )
+
+
+def _check_files(folder: str, descriptions: Iterable[ShardDescription]) -> None:
+    """Raises unless every shard file is in the output folder; a worker may have written to a disk of its own."""
+    match = FileSystems.match([FileSystems.join(folder, "*")])[0]
+    sizes = {FileSystems.split(item.path)[1]: item.size_in_bytes for item in match.metadata_list}
+    for shard in (description.shard for description in descriptions):
+        for suffix, size in ((RECORD_SUFFIX, shard.record_bytes), (CANDIDATE_SUFFIX, shard.candidate_bytes)):
+            if sizes.get(shard.name + suffix) != size:
+                path = FileSystems.join(folder, shard.name + suffix)
+                raise RuntimeError(f"{path}: {sizes.get(shard.name + suffix)} bytes found, {size} were written")
+
+
+def _write_manifest(
+    job: Job,
+    collection: str,
+    plans: Sequence[ShardPlan],
+    found: dict[str, ShardDescription],
+    statistics: FeatureStatistics | None,
+) -> None:
+    folder = folder_of(job.output, collection)
+    rejected = [item for plan in plans for item in found[plan.name].rejected]
+    if rejected:
+        lines = [json.dumps(dataclasses.asdict(item)) + "\n" for item in rejected]
+        publish_text(folder, REJECTED_NAME, "".join(lines))
+    kind = find_collection(collection).kind
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        collection=collection,
+        kind=kind,
+        options=plans[0].options.recorded(),
+        splits={
+            split: describe_split([found[plan.name] for plan in plans if plan.split == split])
+            for split in SPLITS
+            if any(plan.split == split for plan in plans)
+        },
+        statistics=statistics,
+        num_rejected=len(rejected),
+        excluded=dict(job.excluded.get(collection, {})),
+    )
+    with tempfile.TemporaryDirectory() as temporary:
+        write_schema(Path(temporary), kind)
+        write_json(Path(temporary) / MANIFEST_NAME, manifest)
+        for name in (SCHEMA_NAME, MANIFEST_NAME):  # the manifest last: it is the commit
+            with (Path(temporary) / name).open("rb") as source:
+                publish(FileSystems.join(folder, name), source)
+
+
+def check_commit(job: Job) -> None:
+    """Raises PreprocessError if a manifest is missing: some runners report success for a failed job."""
+    failure = read_failure(job.output)
+    if failure is not None:
+        raise PreprocessError(f"{failure}; or leave bad archives out with --on-error skip")
+    for collection in job.collections:
+        path = FileSystems.join(folder_of(job.output, collection), MANIFEST_NAME)
+        if not FileSystems.exists(path):
+            raise PreprocessError(f"{path}: the runner reported success without writing it; run the same command again")
+
+
+def read_failure(output: str) -> str | None:
+    """The reason why a worker stopped the job, or None."""
+    path = FileSystems.join(output, FAILURE_NAME)
+    if not FileSystems.exists(path):
+        return None
+    with FileSystems.open(path) as stream:
+        return stream.read().decode()
+
+
+def publish_text(folder: str, name: str, text: str) -> None:
+    """Writes a whole text file to a local or remote folder."""
+    with tempfile.TemporaryFile() as source:
+        source.write(text.encode())
+        source.seek(0)
+        publish(FileSystems.join(folder, name), source)
+
+
+def publish(path: str, source: IO[bytes]) -> None:
+    """Copies a stream to a file that appears whole: by a rename on local disks, on close in an object store."""
+    if is_remote(path):
+        with FileSystems.create(path) as target:
+            shutil.copyfileobj(source, target)
+        return
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(target) as temporary, temporary.open("wb") as stream:
+        shutil.copyfileobj(source, stream)
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path names an object store or another remote file system."""
+    return "://" in path

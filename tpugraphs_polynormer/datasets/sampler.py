@@ -1,0 +1,63 @@
+"""The graphs and candidates of each training step, a function of (seed, step); without TensorFlow."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tpugraphs_polynormer.config.schema import DataConfig
+from tpugraphs_polynormer.datasets.manifest import DatasetError
+from tpugraphs_polynormer.datasets.reader import RankingSplit
+from tpugraphs_polynormer.datasets.targets import read_costs, to_training_costs
+
+
+class CandidateSampler:
+    """The graph and the candidates at each position of an endless sequence; the same seed gives the same sequence."""
+
+    def __init__(self, split: RankingSplit, config: DataConfig, seed: int) -> None:
+        self._split, self._config, self._seed = split, config, seed
+        # A graph with one distinct candidate has nothing to rank.
+        self._graphs = np.array([i for i, entry in enumerate(split.graphs) if entry.num_candidates > 1])
+        if not len(self._graphs):
+            raise DatasetError("the train split has no graph with two different candidates: nothing can be learned")
+
+    @property
+    def num_graphs(self) -> int:
+        """The number of graphs that take part, which is the length of an epoch."""
+        return len(self._graphs)
+
+    def graph_at(self, position: int) -> int:
+        """The number of the graph at a position of the endless sequence of shuffled epochs."""
+        epoch, index = divmod(position, len(self._graphs))
+        order = np.random.default_rng((self._seed, 0, epoch)).permutation(len(self._graphs))
+        return int(self._graphs[order[index]])
+
+    def candidates_at(self, position: int, number: int) -> np.ndarray:
+        """Up to k distinct candidates of a graph, [<= k] in random order."""
+        random = np.random.default_rng((self._seed, 1, position))
+        total = self._split.graphs[number].num_candidates
+        count = min(self._config.candidates_per_graph, total)
+        if self._config.sampling == "uniform" or count == total:
+            return random.choice(total, count, replace=False)
+        # Training candidates are stored fastest first (encoding.collapse_duplicates).
+        num_fast = max(1, int(total * self._config.fast_quantile))
+        fast = random.choice(num_fast, min(num_fast, round(count * self._config.fast_share)), replace=False)
+        others = np.setdiff1d(random.choice(total, count, replace=False), fast)
+        return random.permutation(np.concatenate([fast, random.permutation(others)])[:count])
+
+    def draw(self, position: int) -> tuple[bytes, np.ndarray, np.ndarray, np.ndarray]:
+        """(record, codes [config nodes, k], costs [k], mask [k]) of the graph at a position."""
+        number = self.graph_at(position)
+        candidates = self.candidates_at(position, number)
+        fetched = fetch_candidates(self._split, number, candidates, self._config.candidates_per_graph)
+        return self._split.read_record(number), *fetched
+
+
+def fetch_candidates(
+    split: RankingSplit, number: int, candidates: np.ndarray, width: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(codes [config nodes, width], costs [width], mask [width]) of the candidates; padding is candidate 0, masked."""
+    mask = np.arange(width) < len(candidates)
+    padded = np.zeros(width, np.int64)
+    padded[: len(candidates)] = candidates
+    codes = split.read_codes(number, padded).T.astype(np.int32)
+    return codes, to_training_costs(read_costs(split, number, padded)), mask

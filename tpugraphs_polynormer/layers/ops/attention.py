@@ -1,0 +1,216 @@
+"""GAT attention along edges, in formulations for CPU, GPU and XLA (see ops/formulation.py)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import tensorflow as tf
+
+from tpugraphs_polynormer.layers.ops.formulation import choose_formulation, fill_rows, on_cpu
+
+if TYPE_CHECKING:  # edge_index imports this module
+    from tpugraphs_polynormer.layers.edge_index import EdgeIndex
+
+# Elements per run of edges: small enough to stay near a core, large enough to pay for the ops that handle it.
+CHUNK_ELEMENTS = 1 << 19
+# Columns of one sparse product: from 32 on TensorFlow takes another path, which is six times slower per column.
+_SPARSE_COLUMNS = 16
+# Sparse matrices that the columns of an attention take turns in.
+_MATRICES = 8
+# Far below any logit, far above float32's minimum, so that differences of two stay finite.
+_MASKED_LOGIT = -1e30
+
+
+def attend(
+    source_logits: tf.Tensor,
+    target_logits: tf.Tensor,
+    values: tf.Tensor,
+    edges: EdgeIndex,
+    *,
+    negative_slope: float = 0.2,
+    formulation: str = "auto",
+) -> tf.Tensor:
+    """GAT attention along edges j -> i.
+
+    out[i] = sum_j softmax_j(leaky_relu(source_logits[j] + target_logits[i])) values[j].
+
+    Args:
+      source_logits: [num_nodes, columns]; a column is a head, or a (candidate, head) pair.
+      target_logits: [num_nodes, columns].
+      values: [num_nodes, columns, dim].
+      edges: real edges take part, masked ones do not; a node without incoming edges gets zeros.
+      negative_slope: of the leaky ReLU.
+      formulation: one of FORMULATIONS; `auto` is `unsorted` under XLA, `segments` with a GPU, else `fused`.
+
+    Returns:
+      [num_nodes, columns, dim] in the dtype of `values`.
+    """
+    edges = edges.as_tensors()
+    chosen = choose_formulation(formulation)
+    arguments = (tf.cast(source_logits, tf.float32), tf.cast(target_logits, tf.float32), values)
+    if chosen == "unsorted":
+        return _attend_unsorted(*arguments, edges, negative_slope)
+    return _attend_sorted(edges, negative_slope, fused=chosen == "fused")(*arguments)
+
+
+# Attention, unsorted: differentiated by TensorFlow itself.
+
+
+def _attend_unsorted(
+    source_logits: tf.Tensor, target_logits: tf.Tensor, values: tf.Tensor, edges: EdgeIndex, slope: float
+) -> tf.Tensor:
+    num_nodes = edges.num_nodes
+    logits = tf.gather(source_logits, edges.source) + tf.gather(target_logits, edges.target)
+    logits = _mask_logits(tf.nn.leaky_relu(logits, slope), edges.mask)  # [num_edges, columns]
+    highest = tf.stop_gradient(tf.math.unsorted_segment_max(logits, edges.target, num_nodes))
+    weights = _mask_weights(tf.exp(logits - tf.gather(highest, edges.target)), edges.mask)
+    total = tf.math.unsorted_segment_sum(weights, edges.target, num_nodes)  # [num_nodes, columns]
+    messages = weights[..., tf.newaxis] * tf.cast(tf.gather(values, edges.source), tf.float32)
+    summed = tf.math.unsorted_segment_sum(messages, edges.target, num_nodes)
+    return tf.cast(tf.math.divide_no_nan(summed, total[..., tf.newaxis]), values.dtype)
+
+
+# Attention, sorted: with its own gradient, which keeps nothing per edge.
+
+
+def _attend_sorted(edges: EdgeIndex, slope: float, *, fused: bool):
+    """The attention as a function of (source_logits, target_logits, values) with its own gradient."""
+    weighted_sum = _weighted_sum_fused if fused else _weighted_sum_segments
+    sum_at_sources = _sum_at_sources_fused if fused else _sum_at_sources_segments
+
+    def score(source_logits: tf.Tensor, target_logits: tf.Tensor) -> tf.Tensor:
+        return tf.gather(source_logits, edges.source) + tf.gather(target_logits, edges.target)  # [num_edges, columns]
+
+    @tf.custom_gradient
+    def attention(source_logits: tf.Tensor, target_logits: tf.Tensor, values: tf.Tensor):
+        num_targets, num_sources = edges.num_nodes, tf.shape(values)[0]
+        logits = _mask_logits(tf.nn.leaky_relu(score(source_logits, target_logits), slope), edges.mask)
+        highest = fill_rows(tf.math.segment_max(logits, edges.target), num_targets)
+        weights = _mask_weights(tf.exp(logits - tf.gather(highest, edges.target)), edges.mask)
+        total = fill_rows(tf.math.segment_sum(weights, edges.target), num_targets)
+        weights *= tf.gather(tf.math.reciprocal_no_nan(total), edges.target)
+        out = weighted_sum(weights, tf.cast(values, tf.float32), edges, num_targets, to_sources=False)
+        normalizer = tf.where(total > 0, highest + tf.math.log(total), 0.0)
+
+        def gradient(out_gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            upstream = tf.cast(out_gradient, tf.float32)
+            raw = score(source_logits, target_logits)
+            weights = tf.exp(tf.nn.leaky_relu(raw, slope) - tf.gather(normalizer, edges.target))
+            weights = _mask_weights(weights, edges.mask)
+            values_gradient = weighted_sum(weights, upstream, edges, num_sources, to_sources=True)
+            shift = _sum_last(upstream * out)
+            dots = _dots(upstream, tf.cast(values, tf.float32), edges) - tf.gather(shift, edges.target)
+            edge_gradient = tf.raw_ops.LeakyReluGrad(gradients=weights * dots, features=raw, alpha=slope)
+            target_gradient = fill_rows(tf.math.segment_sum(edge_gradient, edges.target), num_targets)
+            source_gradient = sum_at_sources(edge_gradient, edges, num_sources)
+            return source_gradient, target_gradient, tf.cast(values_gradient, values.dtype)
+
+        return tf.cast(out, values.dtype), gradient
+
+    return attention
+
+
+def _weighted_sum_segments(
+    weights: tf.Tensor, values: tf.Tensor, edges: EdgeIndex, count: tf.Tensor | int, *, to_sources: bool
+) -> tf.Tensor:
+    """out[i] = sum of weights[e] values[j] over edges e from j to i, [count, columns, dim] float32.
+
+    Args:
+      weights: [num_edges, columns]. values: [num_nodes, columns, dim]. count: how many nodes receive.
+      to_sources: from targets to sources, instead of along the edges.
+    """
+    if to_sources:
+        weights, edges = tf.gather(weights, edges.source_order), edges.reversed()
+    messages = weights[..., tf.newaxis] * tf.gather(values, edges.source)
+    return fill_rows(tf.math.segment_sum(messages, edges.target), count)
+
+
+def _weighted_sum_fused(
+    weights: tf.Tensor, values: tf.Tensor, edges: EdgeIndex, count: tf.Tensor | int, *, to_sources: bool
+) -> tf.Tensor:
+    """The same as products of sparse matrices (or their transposes) with dense ones: no message ever exists."""
+    dim, columns = values.shape[2], values.shape[1] or tf.shape(values)[1]
+    num_values = tf.shape(values)[0]
+    indices = tf.cast(tf.stack([edges.target, edges.source], 1), tf.int64)
+    shape = tf.cast(tf.stack([num_values, count] if to_sources else [count, num_values]), tf.int64)
+    # Columns with a matrix of their own share its indices, and cores share the matrices; groups of columns are nodes.
+    own = _matrices_of(columns)
+    if tf.is_tensor(columns) or columns > own:
+        groups = tf.cast(columns // own, tf.int64)
+        indices = tf.reshape(indices[:, tf.newaxis] * groups + tf.range(groups)[:, tf.newaxis], [-1, 2])
+        shape *= groups
+    of_columns = tf.unstack(tf.transpose(tf.reshape(weights, [-1, own])), own)
+    matrices = [tf.SparseTensor(indices, each, shape) for each in of_columns]
+    width = _largest_divisor(dim, _SPARSE_COLUMNS)
+    pieces = tf.transpose(tf.reshape(values, [-1, own * dim // width, width]), [1, 0, 2])
+    sums = [
+        tf.sparse.sparse_dense_matmul(matrices[number * width // dim], piece, adjoint_a=to_sources)
+        for number, piece in enumerate(tf.unstack(pieces, own * dim // width))
+    ]
+    return tf.reshape(tf.concat(sums, -1), [count, columns, dim])
+
+
+def _matrices_of(columns: int | tf.Tensor) -> int:
+    """How many of the columns have a matrix of their own."""
+    return 1 if tf.is_tensor(columns) else _largest_divisor(columns, _MATRICES)
+
+
+def _largest_divisor(number: int, most: int) -> int:
+    return max(divisor for divisor in range(1, most + 1) if number % divisor == 0)
+
+
+def _sum_at_sources_segments(values: tf.Tensor, edges: EdgeIndex, count: tf.Tensor | int) -> tf.Tensor:
+    """[num_edges, columns] -> [count, columns]: the sums over the edges that leave each node."""
+    return fill_rows(tf.math.segment_sum(tf.gather(values, edges.source_order), edges.reversed().target), count)
+
+
+def _sum_at_sources_fused(values: tf.Tensor, edges: EdgeIndex, count: tf.Tensor | int) -> tf.Tensor:
+    """The same, of few columns as a sparse product, which asks for no order of the edges."""
+    columns = values.shape[1]
+    if columns is None or columns > _SPARSE_COLUMNS:
+        return _sum_at_sources_segments(values, edges, count)
+    num_edges = tf.shape(edges.source)[0]
+    indices = tf.cast(tf.stack([edges.source, tf.range(num_edges)], 1), tf.int64)
+    matrix = tf.SparseTensor(indices, tf.ones([num_edges]), tf.cast(tf.stack([count, num_edges]), tf.int64))
+    return tf.sparse.sparse_dense_matmul(matrix, values)
+
+
+def _dots(at_target: tf.Tensor, at_source: tf.Tensor, edges: EdgeIndex) -> tf.Tensor:
+    """Inner products over the last axis along each edge, [num_edges, columns], in blocks of edges that fit a cache."""
+
+    def dot(along: slice) -> tf.Tensor:
+        received, sent = tf.gather(at_target, edges.target[along]), tf.gather(at_source, edges.source[along])
+        return _sum_last(received * sent)
+
+    num_edges, width = edges.source.shape[0], at_source.shape[1:].num_elements()
+    if num_edges is not None and width is not None and num_edges * width <= CHUNK_ELEMENTS:
+        return dot(slice(None))
+    num_edges = tf.shape(edges.source)[0]
+    length = tf.maximum(CHUNK_ELEMENTS // tf.reduce_prod(tf.shape(at_source)[1:]), 1)
+    num_chunks = (num_edges + length - 1) // length
+    element_shape = tf.TensorShape([None, at_source.shape[1]])
+    dots = tf.TensorArray(tf.float32, num_chunks, infer_shape=False, element_shape=element_shape)
+
+    def body(i: tf.Tensor, dots: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+        return i + 1, dots.write(i, dot(slice(i * length, tf.minimum((i + 1) * length, num_edges))))
+
+    _, dots = tf.while_loop(lambda i, _: i < num_chunks, body, (0, dots), parallel_iterations=4)
+    return dots.concat()
+
+
+def _sum_last(values: tf.Tensor) -> tf.Tensor:
+    """[rows, columns, dim] -> [rows, columns]; on CPUs as a product of matrices, faster than sums of few numbers."""
+    columns, dim = values.shape[1:]
+    if columns is None or not on_cpu():
+        return tf.reduce_sum(values, -1)
+    own = _matrices_of(columns)
+    sums = tf.reshape(values, [-1, own * dim]) @ tf.repeat(tf.eye(own), dim, 0)
+    return tf.reshape(sums, [-1, columns])
+
+
+def _mask_logits(logits: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
+    return logits if mask is None else tf.where(mask[:, tf.newaxis], logits, _MASKED_LOGIT)
+
+
+def _mask_weights(weights: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
+    return weights if mask is None else tf.where(mask[:, tf.newaxis], weights, 0.0)

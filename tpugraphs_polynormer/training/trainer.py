@@ -1,0 +1,281 @@
+"""The training loop of every task: Keras fit under any strategy, checkpointed, resumable to the same weights."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
+
+from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.training.checkpoints import Checkpoints
+from tpugraphs_polynormer.training.distribution import is_chief, wait_for_workers
+from tpugraphs_polynormer.training.event_log import EventLog
+from tpugraphs_polynormer.training.optimizers import build_optimizer
+from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
+from tpugraphs_polynormer.training.task import Task, locate_phase
+
+RESULT_NAME = "result.json"
+SUMMARY_NAME = "summary.json"
+FORMAT_VERSION = 1
+_LOG_SECONDS = 10  # at least, between two lines of one phase
+_logger = logging.getLogger(__name__)
+
+
+class Learner(tf.keras.Model):
+    """The training step: one gradient of the mean loss over all replicas."""
+
+    def __init__(self, task: Task, num_replicas: int) -> None:
+        super().__init__(name="learner")
+        self.task, self._num_replicas = task, num_replicas
+        first = tf.VariableAggregation.ONLY_FIRST_REPLICA
+        self.bad_step = tf.Variable(-1, trainable=False, dtype=tf.int64, aggregation=first)
+        self._mean_loss = tf.keras.metrics.Mean(name="loss")
+
+    @tf.autograph.experimental.do_not_convert  # no Python branch depends on a tensor; converting takes seconds
+    def train_step(self, batch: Any) -> dict[str, tf.Tensor]:
+        """Each replica's loss is its share of the mean, so that summed gradients are those of the whole batch."""
+        variables = self.task.model.trainable_variables
+        with tf.GradientTape() as tape:
+            loss = self.task.loss(batch, num_replicas=self._num_replicas)
+        gradients = [
+            (tf.convert_to_tensor(gradient), variable)
+            for gradient, variable in zip(tape.gradient(loss, variables), variables, strict=True)
+            if gradient is not None  # the other phase's variables rest
+        ]
+        self.optimizer.apply_gradients(gradients)
+        replica = tf.distribute.get_replica_context()
+        total = replica.all_reduce(tf.distribute.ReduceOp.SUM, loss) if replica.num_replicas_in_sync > 1 else loss
+        is_first_bad = (self.bad_step < 0) & ~tf.math.is_finite(total)
+        self.bad_step.assign(tf.where(is_first_bad, self.optimizer.iterations - 1, self.bad_step))
+        self._mean_loss.update_state(total)
+        return {"loss": self._mean_loss.result()}
+
+
+class Trainer:
+    """One process's part in a run: where it resumes, what happens after each epoch, when it stops.
+
+    Writes metrics.jsonl (a record per evaluated epoch), checkpoints/latest and checkpoints/best (model and optimizer),
+    tensorboard/ and result.json. The checkpoint `latest` of a phase's last epoch holds what the next phase starts from:
+    the weights, statistics and moments of the best epoch so far. Counters (the schedule's steps, dropout's calls)
+    never go back, so that no mask is drawn twice.
+
+    Args:
+      task: made in the strategy's scope. run: opened with the task's config.
+      strategy: of tf.distribute; by default the one in scope.
+    """
+
+    def __init__(self, task: Task, run: RunDirectory, *, strategy: tf.distribute.Strategy | None = None) -> None:
+        self.task, self.run = task, run
+        self._strategy = strategy or tf.distribute.get_strategy()
+        self._config = config = task.config.training
+        self._num_epochs = sum(phase.epochs for phase in task.phases)
+        with self._strategy.scope():
+            self.learner = Learner(task, self._strategy.num_replicas_in_sync)
+            optimizer = build_optimizer(config, self._num_epochs * task.steps_per_epoch)
+            steps = min(config.steps_per_execution, task.steps_per_epoch)
+            self.learner.compile(optimizer=optimizer, jit_compile=config.jit_compile, steps_per_execution=steps)
+            optimizer.build(task.model.trainable_variables)
+        self._writes = is_chief(self._strategy)
+        state = {"writes": self._writes, "model": task.model, "optimizer": optimizer}
+        self._latest, self._best = (Checkpoints(run, name, **state) for name in ("latest", "best"))
+        # Workers must save together, and their clocks differ.
+        is_alone = not isinstance(self._strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        self._checkpoint_seconds = config.checkpoint_seconds if is_alone else 0.0
+        self._events = EventLog(run) if self._writes else None
+        # Each worker's own: all compute the same, and none waits for the file that one of them writes.
+        self._records: list[dict[str, Any]] = []
+
+    def train(self) -> dict[str, Any]:
+        """Trains from the latest checkpoint to the last epoch, or until patience ends; returns result.json."""
+        epoch = self._resume()
+        self._saved_at = self._logged_at = time.monotonic()
+        while epoch < self._num_epochs and not self._is_exhausted():
+            epoch = self._train_phase(epoch)
+        best = best_record(self._records, across_phases=self.task.selects_across_phases)
+        result = {"format_version": FORMAT_VERSION, "task": self.task.config.task, "best": best, "epochs": epoch}
+        if self._writes:
+            self.run.write_json(RESULT_NAME, result)
+        return result
+
+    def restore_best(self) -> str:
+        """Puts the model back to its best epoch; returns that epoch's phase."""
+        return restore_best(self.task, self.run)
+
+    def _resume(self) -> int:
+        """Restores the latest checkpoint, if any, and drops what was logged after it; returns the epochs done."""
+        done = self._latest.restore() if self._latest.exists else 0
+        self._records = [record for record in self.run.read_metrics() if record["epoch"] < done]
+        if self._writes:
+            self.run.keep_metrics(len(self._records))
+        if done:
+            _logger.info("%s: resuming after epoch %d", self.run.path, done - 1)
+            self.task.enter_phase(locate_phase(self.task.phases, done - 1)[0])
+        return done
+
+    def _train_phase(self, start: int) -> int:
+        """Trains to the end of the phase of epoch `start`, or until patience ends; returns the epochs done."""
+        task, steps = self.task, self.task.steps_per_epoch
+        phase, end = locate_phase(task.phases, start)
+        task.enter_phase(phase)
+        self.learner.make_train_function(force=True)  # the phase is read when the step is traced
+        dataset = self._strategy.distribute_datasets_from_function(lambda context: task.make_dataset(start, context))
+        hidden = None if self._writes else True  # None: where stderr is no terminal
+        with tqdm(total=end * steps, initial=start * steps, desc=phase, leave=False, disable=hidden) as bar:
+            callback = _AfterEpoch(self._after_epoch, bar, start)
+            epochs = {"initial_epoch": start, "epochs": end, "steps_per_epoch": steps}
+            self.learner.fit(dataset, **epochs, callbacks=[callback], verbose=0)
+        return callback.done
+
+    def _after_epoch(self, epoch: int, loss: float, seconds: float) -> bool:
+        """Judges, logs, saves; True when training should stop. After a non-finite loss nothing is saved."""
+        bad_step = int(self.learner.bad_step.numpy())
+        if bad_step >= 0:
+            raise RunError(
+                f"{self.run.path}: the loss became non-finite at step {bad_step}; the last good checkpoint is kept. "
+                "Lower training.learning_rate, or clip with training.clip_norm, in a new run directory"
+            )
+        phase, end = locate_phase(self.task.phases, epoch)
+        ends_phase = epoch + 1 == end
+        if ends_phase or (epoch + 1) % self._config.epochs_per_evaluation == 0:
+            self._judge({"epoch": epoch, "phase": phase, "loss": loss, "train_seconds": round(seconds, 4)}, ends_phase)
+        stops = self._is_exhausted()
+        if ends_phase and end < self._num_epochs:
+            self._return_to_best()
+        if ends_phase or stops or time.monotonic() - self._saved_at >= self._checkpoint_seconds:
+            self._latest.save(epoch + 1)
+            self._saved_at = time.monotonic()
+        return stops
+
+    def _judge(self, record: dict[str, Any], ends_phase: bool) -> None:
+        """Evaluates an epoch, completes its record and logs it; keeps the weights if they are the best."""
+        started = time.monotonic()
+        try:
+            metrics = self.task.evaluate()
+        except UserError as fault:  # the epoch's last update can break the weights without a bad loss to show for it
+            where = f"{self.run.path}: validation after epoch {record['epoch']}"
+            raise RunError(f"{where} failed: {fault}; the last good checkpoint is kept") from fault
+        value = self.task.select(metrics)
+        record["evaluation_seconds"] = round(time.monotonic() - started, 4)
+        record |= {"metrics": metrics, "selection": value if math.isfinite(value) else None}
+        across_phases = self.task.selects_across_phases
+        rivals = [each for each in self._records if across_phases or each["phase"] == record["phase"]]
+        if not rivals or _selection(record) > max(map(_selection, rivals)):
+            self._best.save(record["epoch"] + 1)
+        self._records.append(record)
+        if self._writes:
+            self.run.append_metrics(record)
+            self._events.add(record)
+        if ends_phase or time.monotonic() - self._logged_at >= _LOG_SECONDS:
+            self._logged_at = time.monotonic()
+            pairs = [(f"{split} {name}", each) for split in metrics for name, each in metrics[split].items()]
+            shown = ", ".join(f"{name} {each:.4f}" for name, each in pairs if isinstance(each, float))
+            _logger.info("epoch %d: loss %.4f, %s", record["epoch"], record["loss"], shown)
+
+    def _is_exhausted(self) -> bool:
+        """Whether patience has ended; a warm-up always runs its course."""
+        records = [record for record in self._records if record["phase"] == self.task.phases[-1].name]
+        if not self._config.patience or not records:
+            return False
+        best = max(range(len(records)), key=lambda position: _selection(records[position]))
+        return len(records) - 1 - best >= self._config.patience
+
+    def _return_to_best(self) -> None:
+        """Restores what was learned by the best epoch so far, but no counter."""
+        variables = [*self.task.model.variables, *self.learner.optimizer.variables]
+        counters = [(variable, variable.numpy()) for variable in variables if not variable.dtype.is_floating]
+        wait_for_workers(self._strategy)
+        self._best.restore()
+        for variable, value in counters:
+            variable.assign(value)
+
+
+class _AfterEpoch(tf.keras.callbacks.Callback):
+    """Moves the bar and hands the end of each epoch to the trainer, which may stop there."""
+
+    def __init__(self, after_epoch: Callable[[int, float, float], bool], bar: tqdm, done: int) -> None:
+        super().__init__()
+        self._after_epoch, self._bar, self.done = after_epoch, bar, done
+        self._supports_tf_logs = True  # Keras then copies no loss to the host between epochs
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Starts the clock."""
+        self._started, self._first_step = time.monotonic(), self._bar.n
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Moves the bar; `batch` is the last step of one execution."""
+        self._bar.update(self._first_step + batch + 1 - self._bar.n)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, tf.Tensor]) -> None:
+        """Judges, logs, saves, and stops when told."""
+        self.done = epoch + 1
+        if self._after_epoch(epoch, float(logs["loss"]), time.monotonic() - self._started):
+            self.model.stop_training = True
+
+
+def train_run(
+    make_task: Callable[[], Task], run: RunDirectory, *, strategy: tf.distribute.Strategy | None = None
+) -> dict[str, Any]:
+    """result.json of a run, trained as far as it is not yet; a finished run makes no task."""
+    if (run.path / RESULT_NAME).exists():
+        _logger.info("%s: already trained", run.path)
+        return run.read_json(RESULT_NAME)
+    with (strategy or tf.distribute.get_strategy()).scope():
+        task = make_task()
+    return Trainer(task, run, strategy=strategy).train()
+
+
+def train_many(
+    jobs: Sequence[tuple[RunDirectory, Callable[[], Task]]],
+    folder: Path | str,
+    *,
+    strategy: tf.distribute.Strategy | None = None,
+) -> dict[str, Any]:
+    """Trains runs that differ in seed or split; returns summary.json, written to their folder.
+
+    Its `metrics` hold mean, sample standard deviation (None of one run) and number of runs for each metric of the best
+    epochs; its `runs` the best record of each.
+    """
+    runs = [{"run": run.path.name, **train_run(make_task, run, strategy=strategy)["best"]} for run, make_task in jobs]
+    metrics = {
+        split: {name: _spread([run["metrics"][split][name] for run in runs]) for name in names}
+        for split, names in runs[0]["metrics"].items()
+    }
+    task = jobs[0][0].config.task
+    summary = {"format_version": FORMAT_VERSION, "task": task, "metrics": metrics, "runs": runs}
+    if is_chief(strategy or tf.distribute.get_strategy()):
+        RunDirectory(folder, jobs[0][0].config).write_json(SUMMARY_NAME, summary)
+    return summary
+
+
+def restore_best(task: Task, run: RunDirectory) -> str:
+    """Gives a task the weights of its run's best epoch; returns that epoch's phase, which the task has entered."""
+    done = Checkpoints(run, "best", model=task.model).restore()
+    phase, _ = locate_phase(task.phases, done - 1)
+    task.enter_phase(phase)
+    return phase
+
+
+def best_record(records: Sequence[dict[str, Any]], *, across_phases: bool) -> dict[str, Any]:
+    """The first record with the best selection: of all phases, or of the last one begun."""
+    counted = [record for record in records if across_phases or record["phase"] == records[-1]["phase"]]
+    return max(counted, key=_selection)
+
+
+def _selection(record: dict[str, Any]) -> float:
+    return -math.inf if record["selection"] is None else record["selection"]
+
+
+def _spread(values: Sequence[float | None]) -> dict[str, float | int | None]:
+    defined = [value for value in values if value is not None and math.isfinite(value)]
+    return {
+        "mean": math.fsum(defined) / len(defined) if defined else None,
+        "std": float(np.std(defined, ddof=1)) if len(defined) > 1 else None,
+        "num_runs": len(defined),
+    }

@@ -1,5 +1,7 @@
-# Every target sets up what it needs on a machine that has only Python 3.11 and make.
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# Every target sets up what it needs on a machine that has only Python 3.10 to 3.13 and make.
+# Each name is tried by running it: a version manager has names for versions that are not active.
+PYTHON ?= $(shell for each in python3.11 python3.12 python3.13 python3.10 python3; do \
+	$$each -c "" 2>/dev/null && echo $$each && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -9,7 +11,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 .DEFAULT_GOAL := test
 
 $(STAMP): setup.py tpugraphs_polynormer/__init__.py
-	$(PYTHON) -m venv $(VENV)
+	$(or $(PYTHON),$(error found no python3.10 to python3.13; install one, or run make PYTHON=/path/to/it)) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[test,dask]"
 	touch $@
 

@@ -18,14 +18,14 @@ setup(
     # The configs are outside the package in the repository, and inside it in a wheel.
     package_dir={"tpugraphs_polynormer.configs": "configs"},
     package_data={"tpugraphs_polynormer.ranking.report": ["*.template"], "tpugraphs_polynormer.configs": ["**/*.yaml"]},
-    python_requires=">=3.11,<3.12",
+    python_requires=">=3.10,<3.14",
     packages=[*find_packages(include=["tpugraphs_polynormer*"]), "tpugraphs_polynormer.configs"],
     install_requires=[
         "tensorflow>=2.20,<2.22",
         "tf-keras>=2.20,<2.22",
         "tensorflow-gnn>=1.0.3,<1.1",
-        "apache-beam[tfrecord]>=2.77,<2.78",
-        "google-crc32c>=1.5,<2",  # without it Beam computes TFRecord checksums in Python
+        "apache-beam>=2.77,<2.78",
+        "google-crc32c>=1.5,<2",  # for Beam's TFRecords; its extra `tfrecord` has only crcmod, in C source code
         "protobuf>=5,<7",
         "numpy>=2.0,<2.5",
         "pandas>=2.2,<3.2",
@@ -43,7 +43,7 @@ setup(
             "psutil>=5.9,<8",
         ],
         "dask": ["apache-beam[dask]>=2.77,<2.78"],
-        "jax": ["jax>=0.8,<0.11", "flatbuffers>=24,<26"],
+        "jax": ["jax>=0.6,<0.11", "flatbuffers>=24,<26"],
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],
         "tpu": ["tensorflow-tpu>=2.20,<2.21", "libtpu<0.0.44"],
     },

@@ -1,10 +1,11 @@
 """A file is replaced whole, or not touched."""
 
+import hashlib
 from pathlib import Path
 
 import pytest
 
-from tpugraphs_polynormer.files import replacing, write_text
+from tpugraphs_polynormer.files import hash_file, replacing, write_text
 
 
 def test_text_is_replaced(tmp_path: Path):
@@ -23,3 +24,10 @@ def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path: Path):
         raise RuntimeError
     assert path.read_text() == "old\n"
     assert [each.name for each in tmp_path.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.parametrize("size", [0, 1, 3_000_001])
+def test_the_checksum_is_of_all_bytes(tmp_path: Path, size: int):
+    content = bytes(range(251)) * (size // 251 + 1)
+    (tmp_path / "a").write_bytes(content[:size])
+    assert hash_file(tmp_path / "a") == hashlib.sha256(content[:size]).hexdigest()

@@ -54,7 +54,17 @@ def test_empty_file_and_empty_section_are_the_defaults(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("1e-3", 1e-3), ("1E-3", 1e-3), ("5e-1", 0.5), ("1", 1.0), (".25", 0.25), ("1.0e-3", 1e-3)]
+    ("text", "value"),
+    [
+        ("1e-3", 1e-3),
+        ("1E-3", 1e-3),
+        ("5e-1", 0.5),
+        ("1", 1.0),
+        (".25", 0.25),
+        ("1.0e-3", 1e-3),
+        ("2.5e-1", 0.25),
+        ("+1e-1", 0.1),
+    ],
 )
 def test_numbers_of_every_spelling(tmp_path, text, value):
     config = read_config(Outer, write(tmp_path, f"inner: {{rate: {text}}}"))
@@ -84,6 +94,14 @@ def test_scientific_integer():
         ("inner=3", ["inner", "3", "a mapping"]),
         ("inner.rate=2", ["inner.rate", "2.0", "0 to 1"]),
         ("inner.rate=.nan", ["inner.rate", "nan", "expected float"]),
+        ("inner.rate=.inf", ["inner.rate", "inf", "expected float"]),
+        ("inner.rate=1e999", ["inner.rate", "inf", "expected float"]),
+        (f"inner.rate=1{'0' * 400}", ["inner.rate", "1000", "expected float"]),
+        ("steps=1e999", ["steps", "inf", "expected int"]),
+        ("steps='3'", ["steps", "'3' (str)", "expected int"]),
+        ("inner.rate=true", ["inner.rate", "True (bool)", "expected float"]),
+        ("inner.sizes=[1, 0]", ["--set inner.sizes=[1, 0]: inner.sizes[1]", "0", "1 to inf"]),
+        ("inner={rte: 1}", ["--set inner={rte: 1}: unknown field inner.rte", "did you mean inner.rate"]),
         ("inner.sizes=3", ["inner.sizes", "3", "a list"]),
         ("inner.sizes=[1, x]", ["inner.sizes", "'x'", "expected int"]),
         ("steps.more=3", ["steps", "expected int"]),
@@ -123,6 +141,21 @@ def test_missing_file_is_refused_by_name(tmp_path):
 def test_rule_over_several_fields_names_the_option():
     with pytest.raises(ConfigError, match=r"--set model.num_heads=7.*model.hidden_dim.*multiple of num_heads 7"):
         load_config(None, ["model.num_heads=7"])
+
+
+def test_each_mistake_is_named_where_it_was_written(tmp_path):
+    path = write(tmp_path, "steps: 0\ninner: {rate: 0.5}\n")
+    with pytest.raises(ConfigError, match=r"config\.yaml: steps: found 0"):
+        read_config(Outer, path, ["inner.rate=0.25"])
+    with pytest.raises(ConfigError, match=r"^--set inner\.rate=7: inner\.rate: found 7\.0"):
+        read_config(Outer, path, ["steps=1", "inner.rate=7"])
+    assert read_config(Outer, path, ["steps=1", "inner.sizes=[3]"]) == Outer(steps=1, inner=Inner(rate=0.5, sizes=(3,)))
+
+
+def test_rules_over_several_fields_see_all_options_together():
+    """Each of the two alone breaks the rule."""
+    config = load_config(None, ["model.num_heads=7", "model.hidden_dim=70"])
+    assert (config.model.num_heads, config.model.hidden_dim) == (7, 70)
 
 
 @given(

@@ -1,6 +1,7 @@
 """Downloads against a real local HTTP server that cuts, truncates, ignores ranges, fails and serves bad archives."""
 
 import contextlib
+import dataclasses
 import hashlib
 import io
 import json
@@ -45,6 +46,9 @@ class Site:
         self.wrong_range = False  # answers a range with as many bytes from the file's start
         self.allow_head = True
         self.etag = True
+        self.ignore_if_range = False  # answers a range of whatever file it has now
+        self.length = True  # False: tells no size, the body ends with the connection
+        self.redirects = {}  # path -> address
         self.content_type = "application/octet-stream"
         site = self
 
@@ -68,12 +72,18 @@ class Site:
         self.requests.append((handler.command, handler.path, wanted_range))
         body = self.files.get(handler.path.lstrip("/"))
         status = self.statuses.pop(0) if send_body and self.statuses else 200
+        body = b"" if handler.path in self.redirects else body
         status = 404 if body is None else 405 if not send_body and not self.allow_head else status
         if status != 200:
             return handler.send_error(status)
+        if self.redirects.get(handler.path):
+            handler.send_response(302)
+            handler.send_header("Location", self.redirects[handler.path])
+            return handler.end_headers()
         etag = '"' + hashlib.sha256(body).hexdigest()[:16] + '"'
         start = 0
-        if wanted_range and not self.ignore_range and handler.headers.get("If-Range", etag) == etag:
+        is_same = self.ignore_if_range or handler.headers.get("If-Range", etag) == etag
+        if wanted_range and not self.ignore_range and is_same:
             start = int(wanted_range.removeprefix("bytes=").removesuffix("-"))
             if start >= len(body):
                 return handler.send_error(416)
@@ -83,7 +93,8 @@ class Site:
         if start:
             handler.send_header("Content-Range", f"bytes {first}-{last - 1}/{len(body)}")
         handler.send_header("Content-Type", self.content_type)
-        handler.send_header("Content-Length", str(len(body) - start))
+        if self.length:
+            handler.send_header("Content-Length", str(len(body) - start))
         if self.etag:
             handler.send_header("ETag", etag)
         handler.end_headers()
@@ -219,6 +230,81 @@ def test_changed_size_is_noticed_without_etag(site, tmp_path, settings):
     site.files["file.npz"] = changed = PAYLOAD[::-1] + b"longer"
     fetch(site, tmp_path, settings)
     assert (tmp_path / "file.npz").read_bytes() == changed
+
+
+@pytest.mark.parametrize("etag", [True, False])
+def test_a_part_is_continued_only_by_a_server_that_names_the_same_version(site, tmp_path, settings, etag):
+    """Files of equal size: a server that ignores If-Range, or has neither ETag nor date, must not join the two."""
+    site.etag, site.ignore_if_range = etag, True
+    site.cuts = [1_000] * 4
+    with pytest.raises(DownloadError):
+        fetch(site, tmp_path, settings)
+    site.files["file.npz"] = changed = PAYLOAD[::-1]
+    site.requests.clear()
+    fetch(site, tmp_path, settings)
+    assert (tmp_path / "file.npz").read_bytes() == changed
+    assert site.gets() == (["bytes=4000-", None] if etag else [None])
+
+
+def test_a_file_without_etag_and_date_starts_anew_in_the_same_run_too(site, tmp_path, settings):
+    site.etag = False
+    site.cuts = [1_500_000]
+    fetch(site, tmp_path, settings)
+    assert site.gets() == [None, None]
+    assert (tmp_path / "file.npz").read_bytes() == PAYLOAD
+
+
+@pytest.mark.parametrize("state", ["{", "[]", '{"address": 1}', '{"size": "x", "validator": "v", "address": ""}'])
+def test_a_part_of_unknown_origin_starts_anew(site, tmp_path, settings, state):
+    (tmp_path / "file.npz.part").write_bytes(b"of something else")
+    (tmp_path / "file.npz.part.json").write_text(state)
+    fetch(site, tmp_path, settings)
+    assert site.gets() == [None]
+    assert (tmp_path / "file.npz").read_bytes() == PAYLOAD
+
+
+def test_a_shorter_file_at_a_server_that_ignores_if_range_starts_anew(site, tmp_path, settings):
+    site.ignore_if_range = True
+    site.cuts = [1_000_000, 0, 0, 0, 0]
+    with pytest.raises(DownloadError):
+        fetch(site, tmp_path, settings)
+    site.files["file.npz"] = b"short"
+    site.cuts = []
+    site.requests.clear()
+    fetch(site, tmp_path, settings)
+    assert site.gets() == ["bytes=1000000-", None]  # the first is answered by 416
+    assert (tmp_path / "file.npz").read_bytes() == b"short"
+
+
+def test_a_stream_without_a_length_is_taken_up_to_a_limit(site, tmp_path, settings):
+    site.length = False
+    fetch(site, tmp_path / "whole", dataclasses.replace(settings, max_bytes=len(PAYLOAD)))
+    assert (tmp_path / "whole/file.npz").read_bytes() == PAYLOAD
+    with pytest.raises(DownloadError, match=r"tells no size, and sent more than 3,000,000 bytes; check"):
+        fetch(site, tmp_path / "less", dataclasses.replace(settings, max_bytes=len(PAYLOAD) - 1))
+    assert list((tmp_path / "less").iterdir()) == []
+
+
+@pytest.mark.parametrize("length", [True, False])
+def test_nothing_is_no_success(site, tmp_path, settings, length):
+    site.length, site.files["file.npz"] = length, b""
+    with pytest.raises(DownloadError, match=r"gave up after 4 failures.*ended after 0 of"):
+        fetch(site, tmp_path, settings)
+    assert not (tmp_path / "file.npz").exists() and read_records(tmp_path) == {}
+
+
+def test_redirects_are_followed_to_the_web_alone(site, tmp_path, settings, pauses):
+    site.redirects["/moved.npz"] = f"{site.address}/file.npz"
+    download_files([RemoteFile(f"{site.address}/moved.npz", "a.npz")], tmp_path, options=settings)
+    assert (tmp_path / "a.npz").read_bytes() == PAYLOAD
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    for address in (f"file://{secret}", "ftp://127.0.0.1/a", "FTP://127.0.0.1/a", "data:text/plain,a"):
+        site.redirects["/moved.npz"] = address
+        with pytest.raises(DownloadError, match=r"moved\.npz: .*(redirect|Redirect)"):
+            download_files([RemoteFile(f"{site.address}/moved.npz", "b.npz")], tmp_path, options=settings)
+        assert not (tmp_path / "b.npz").exists()
+    assert pauses == []
 
 
 def test_part_longer_than_the_new_file_starts_over(site, tmp_path, settings):
@@ -411,7 +497,8 @@ def test_truncated_tar_is_forgotten_and_fetched_anew(site, tmp_path, settings):
 def test_malicious_tar_is_refused_whole(site, tmp_path, settings):
     serve_collection(site)
     name = "npz_layout_xla_random_train.tar"
-    site.files[name] = make_tar([("npz/good.npz", b"good"), ("../evil.npz", b"evil")])
+    good = "npz/layout/xla/random/train/good.npz"
+    site.files[name] = make_tar([(good, b"good"), ("../evil.npz", b"evil")])
     out = tmp_path / "out"
     with pytest.raises(DownloadError, match=r"evil\.npz' would be written outside"):
         download_collections(
@@ -420,6 +507,51 @@ def test_malicious_tar_is_refused_whole(site, tmp_path, settings):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert [path.name for path in out.iterdir()] == ["downloads.json"]
     assert read_records(out) == {}
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        "npz/layout/xla/default/train/graph.npz",
+        "npz/layout/xla/random/valid/graph.npz",
+        "npz/layout/xla/random/train.npz",
+        "downloads.json",
+        "eval_indices/xla_random.json",
+    ],
+)
+def test_a_tar_brings_files_of_its_own_collection_and_split_alone(site, tmp_path, settings, member):
+    serve_collection(site)
+    name = "npz_layout_xla_random_train.tar"
+    good = "npz/layout/xla/random/train/good.npz"
+    site.files[name] = make_tar([(good, b"good"), (member, b"evil")])
+    (tmp_path / member).parent.mkdir(parents=True, exist_ok=True)
+    before = b'{"files": {}}'
+    (tmp_path / member).write_bytes(before)
+    with pytest.raises(
+        DownloadError, match=f"{member}' would be written outside of the folder npz/layout/xla/random/train"
+    ):
+        download_collections(
+            ["layout:xla:random"], tmp_path, base_address=site.address, with_indices=False, options=settings
+        )
+    assert not (tmp_path / good).exists()
+    assert json.loads((tmp_path / member).read_bytes()) == json.loads(before)
+
+
+def test_an_archive_without_files_is_refused(tmp_path):
+    archive = tmp_path / "empty.tar"
+    archive.write_bytes(make_tar([(link("npz/", "", tarfile.DIRTYPE), b"")]))
+    with pytest.raises(UnpackError, match="holds no files"):
+        unpack_archive(archive, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_python_without_the_data_filter_unpacks_nothing(tmp_path, monkeypatch):
+    archive = tmp_path / "a.tar"
+    archive.write_bytes(make_tar([("npz/a.npz", b"a")]))
+    monkeypatch.delattr(tarfile, "data_filter")
+    with pytest.raises(UnpackError, match=r"use 3\.10\.12, 3\.11\.4, or newer"):
+        unpack_archive(archive, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_index_files_come_with_the_layout_collections(site, tmp_path, settings):

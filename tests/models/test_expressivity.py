@@ -8,9 +8,8 @@ import tensorflow as tf
 
 from tpugraphs_polynormer.layers.edge_index import build_undirected_edge_index
 from tpugraphs_polynormer.models.polynormer import Polynormer
-from tpugraphs_polynormer.nodes import fiedler
 from tpugraphs_polynormer.nodes.experiments.base_model import BaseModel
-from tpugraphs_polynormer.nodes.fiedler import compute_batch_fiedler, compute_fiedler
+from tpugraphs_polynormer.nodes.fiedler import compute_fiedler
 
 
 def circular_skip_links(num_nodes: int, skip: int) -> tuple[np.ndarray, np.ndarray]:
@@ -45,31 +44,6 @@ def test_version_and_fiedler_vector_go_together() -> None:
         Polynormer(num_heads=1, head_dim=2, num_local_layers=1, version=2)(states, edges)
     with pytest.raises(ValueError, match="version 1 was called with a Fiedler vector"):
         Polynormer(num_heads=1, head_dim=2, num_local_layers=1)(states, edges, fiedler=np.ones(11, np.float32))
-
-
-def test_fiedler_vector_of_a_path() -> None:
-    """Path of four: D^1/2 cos(pi k i / 3) at the ends and inside; computed by hand for the normalised Laplacian."""
-    source, target = np.array([0, 1, 2, 1, 2, 3]), np.array([1, 2, 3, 0, 1, 2])
-    expected = np.sqrt([1, 2, 2, 1]) * np.cos(np.pi * np.arange(4) / 3)
-    expected *= 2 / np.linalg.norm(expected)
-    found = compute_fiedler(source, target, 4)
-    np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-6)
-    assert np.sign(found[0]) == -np.sign(found[3])
-
-
-def test_iteration_agrees_with_the_dense_solver(monkeypatch) -> None:
-    rng = np.random.default_rng(0)
-    edges = build_undirected_edge_index(*rng.integers(0, 200, [2, 600]), 200)
-    dense = compute_fiedler(edges.source, edges.target, 200)
-    monkeypatch.setattr(fiedler, "DENSE_NODES", 10)
-    np.testing.assert_allclose(compute_fiedler(edges.source, edges.target, 200), dense, atol=1e-3)
-
-
-def test_batch_of_graphs_is_computed_graph_by_graph() -> None:
-    first, second = circular_skip_links(11, 2), circular_skip_links(13, 3)
-    source, target = (np.concatenate([a, b + 11]) for a, b in zip(first, second, strict=True))
-    expected = np.concatenate([compute_fiedler(*first, 11), compute_fiedler(*second, 13)])
-    np.testing.assert_array_equal(compute_batch_fiedler(source, target, np.repeat([0, 1], [11, 13])), expected)
 
 
 def monomial_weights(factors: list[int], num_nodes: int) -> list[np.ndarray]:

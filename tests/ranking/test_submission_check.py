@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import tracemalloc
 from collections.abc import Iterable
 from pathlib import Path
@@ -276,6 +277,21 @@ def test_memory_is_bounded(csv: Path, data: bytes) -> None:
     tracemalloc.stop()
     assert violations
     assert peak < 4 << 20
+
+
+def test_a_file_of_millions_of_lines_is_answered_at_once(csv: Path) -> None:
+    """The check ends where no valid file can have a line; what it did not read is not called missing."""
+    lines = [LINES[0], *(f"tile:xla:{number},0;1;2;3;4" for number in range(894 * 2 + 999))]
+    kinds = [violation.kind for violation in check(csv, lines)]
+    assert kinds == ["rows"] * 5  # this many lines are read to the end
+    (violation,) = check(csv, [*lines, *["tile:xla:more,0;1;2;3;4"] * 1_000_000])
+    assert (violation.kind, violation.line) == ("lines", 2789)
+    assert str(violation) == "line 2789: found too many lines, not read from here on, expected 894 rows"
+    start = time.monotonic()
+    check_submission(csv)
+    assert time.monotonic() - start < 2
+    kinds = [violation.kind for violation in check(csv, [LINES[0], *["a,1"] * 1_000_000])]
+    assert kinds == ["no_match", "lines"]
 
 
 PIECES = st.sampled_from(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from tpugraphs_polynormer.config.parser import ParseError, parse_dataclass
 from tpugraphs_polynormer.errors import UserError
 
 T = TypeVar("T")
@@ -37,12 +39,22 @@ def section(cls: type[T], text: str) -> T:
 
 def read_config(cls: type[T], path: Path | str | None, overrides: Sequence[str] = ()) -> T:
     """The defaults of `cls`, changed by the YAML file at `path` (if any), then by `overrides` such as "a.b=c"."""
-    changes: dict[str, tuple[str, Any]] = {}
+    content: dict[str, Any] = {}
+    sources: dict[str, str] = {}  # dotted name -> where its value is written
     if path is not None:
-        changes.update(_flatten(cls, _read_yaml(Path(path)), str(path)))
+        _merge(content, sources, _read_yaml(Path(path)), str(path))
     for override in overrides:
-        changes.update(_parse_override(cls, override))
-    return _build(cls, changes, "")
+        _merge(content, sources, _parse_override(override), f"--set {override}")
+
+    def locate(name: str) -> str:
+        field = name.partition("[")[0]
+        found = {where for each, where in sources.items() if f"{each}.".startswith(f"{field}." if field else "")}
+        return ", ".join(sorted(found)) or "config"
+
+    try:
+        return parse_dataclass(cls, content, locate)
+    except ParseError as fault:
+        raise ConfigError(str(fault)) from None
 
 
 def peek_field(name: str, path: Path | str | None, overrides: Sequence[str] = ()) -> Any:
@@ -147,6 +159,14 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+# YAML 1.1 takes `1e-3` and `1.0e3` for text, because the dot or the sign is not there.
+_StrictLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
+    list("-+.0123456789"),
+)
+
+
 def _load_yaml(text: str, where: str) -> Any:
     try:
         # _StrictLoader is a SafeLoader: it builds plain values only.
@@ -168,30 +188,7 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     return content
 
 
-def _flatten(cls: type, content: Mapping[str, Any], where: str, prefix: str = "") -> dict[str, tuple[str, Any]]:
-    """Nested mappings -> {dotted name: (where it was written, value)}, unknown names refused."""
-    flat: dict[str, tuple[str, Any]] = {}
-    for key, value in content.items():
-        field = _find_field(cls, key, where, prefix)
-        name = f"{prefix}{key}"
-        if field.default is not dataclasses.MISSING:
-            flat[name] = (where, value)
-        elif isinstance(value, Mapping):
-            flat |= _flatten(_section_class(cls, field), value, where, f"{name}.")
-        elif value is not None:
-            raise ConfigError(f"{where}: {name}: found {value!r}, expected a mapping of its fields")
-    return flat
-
-
-def _find_field(cls: type, key: Any, where: str, prefix: str) -> dataclasses.Field:
-    fields = {field.name: field for field in dataclasses.fields(cls)}
-    if key in fields:
-        return fields[key]
-    near = difflib.get_close_matches(str(key), fields, n=1, cutoff=0)
-    raise ConfigError(f"{where}: unknown field {prefix}{key}; did you mean {prefix}{near[0]}?")
-
-
-def _parse_override(cls: type, override: str) -> dict[str, tuple[str, Any]]:
+def _parse_override(override: str) -> dict[str, Any]:
     name, equals, text = override.partition("=")
     where = f"--set {override}"
     if not equals:
@@ -199,52 +196,17 @@ def _parse_override(cls: type, override: str) -> dict[str, tuple[str, Any]]:
     content: Any = _load_yaml(text, where)
     for part in reversed(name.strip().split(".")):
         content = {part: content}
-    return _flatten(cls, content, where)
+    return content
 
 
-def _build(cls: type[T], changes: Mapping[str, tuple[str, Any]], prefix: str) -> T:
-    values = {}
-    for field in dataclasses.fields(cls):
-        name = prefix + field.name
-        if field.default is dataclasses.MISSING:
-            values[field.name] = _build(_section_class(cls, field), changes, f"{name}.")
-        elif name in changes:
-            where, value = changes[name]
-            values[field.name] = _check(f"{where}: {name}", value, _section_class(cls, field), field.metadata)
-    try:
-        return cls(**values)
-    except ConfigError as fault:  # a rule over several fields
-        written = sorted({where for name, (where, _) in changes.items() if name.startswith(prefix)})
-        raise ConfigError(f"{', '.join(written) or 'config'}: {prefix}{fault}") from None
-
-
-def _check(where: str, value: Any, kind: Any, metadata: Mapping[str, Any]) -> Any:
-    if typing.get_origin(kind) is tuple:
-        if not isinstance(value, list | tuple):
-            raise ConfigError(f"{where}: found {value!r}, expected a list")
-        return tuple(_check(where, item, typing.get_args(kind)[0], metadata) for item in value)
-    value = _convert(where, value, kind)
-    if metadata["choices"] and value not in metadata["choices"]:
-        raise ConfigError(f"{where}: found {value!r}, expected one of {', '.join(map(str, metadata['choices']))}")
-    if kind in (int, float) and not metadata["low"] <= value <= metadata["high"]:
-        raise ConfigError(f"{where}: found {value!r}, expected {metadata['low']} to {metadata['high']}")
-    return value
-
-
-def _convert(where: str, value: Any, kind: type) -> Any:
-    if kind in (int, float) and not isinstance(value, bool):
-        number = _to_number(value)
-        if number is not None and (kind is float or number == int(number)):
-            return kind(number)
-    elif type(value) is kind:
-        return value
-    raise ConfigError(f"{where}: found {value!r} ({type(value).__name__}), expected {kind.__name__}")
-
-
-def _to_number(value: Any) -> float | int | None:
-    """A finite number, or None; YAML leaves `1e-3` (no dot) a string, so strings are tried too."""
-    try:
-        number = value if isinstance(value, int) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
+def _merge(
+    content: dict[str, Any], sources: dict[str, str], changes: Mapping[str, Any], where: str, prefix: str = ""
+) -> None:
+    """Puts the changes into `content`, and where they are written into `sources`; mappings are merged."""
+    for key, value in changes.items():
+        if isinstance(value, Mapping):
+            content[key] = content[key] if isinstance(content.get(key), dict) else {}
+            _merge(content[key], sources, value, where, f"{prefix}{key}.")
+        else:
+            content[key] = value
+            sources[f"{prefix}{key}"] = where

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import typing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tpugraphs_polynormer.catalog import COLLECTIONS, NUM_NODE_FEATURES, NUM_OPCODES
+from tpugraphs_polynormer.config.parser import ParseError, parse_dataclass
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics, summarize_sizes
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import write_text
@@ -142,27 +142,7 @@ def _check_values(manifest: Manifest, path: Path) -> None:
 
 def parse_record(kind: type[T], content: Any, where: str) -> T:
     """The nested dataclass of parsed JSON; raises DatasetError that names a missing, unknown or ill-typed field."""
-    return _parse(kind, content, where)
-
-
-def _parse(kind: Any, content: Any, where: str) -> Any:
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if dataclasses.is_dataclass(kind):
-        return _parse_dataclass(kind, content, where)
-    if origin is tuple and isinstance(content, list):
-        return tuple(_parse(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(content))
-    if origin is dict and isinstance(content, dict):
-        return {key: _parse(arguments[1], item, f"{where}.{key}") for key, item in content.items()}
-    if type(None) in arguments:
-        return None if content is None else _parse(arguments[0], content, where)
-    if kind is Any or (kind, type(content)) in ((int, int), (float, float), (float, int), (str, str)):
-        return content
-    raise DatasetError(f"{where}: found {content!r:.80}, expected {kind}; preprocess again")
-
-
-def _parse_dataclass(kind: type, content: Any, where: str) -> Any:
-    hints = typing.get_type_hints(kind)
-    if not isinstance(content, dict) or set(content) != set(hints):
-        found = ", ".join(sorted(content)) if isinstance(content, dict) else repr(content)[:80]
-        raise DatasetError(f"{where}: found fields {found}, expected {', '.join(sorted(hints))}; preprocess again")
-    return kind(**{name: _parse(hint, content[name], f"{where}.{name}") for name, hint in hints.items()})
+    try:
+        return parse_dataclass(kind, content, lambda name: where)
+    except ParseError as fault:
+        raise DatasetError(f"{fault}; preprocess again") from None

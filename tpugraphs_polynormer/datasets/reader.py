@@ -25,10 +25,10 @@ from tpugraphs_polynormer.datasets.split_files import (
     RECORD_SUFFIX,
     SplitFiles,
     candidate_bytes,
-    hash_file,
     shard_checksums,
 )
 from tpugraphs_polynormer.datasets.targets import read_costs
+from tpugraphs_polynormer.files import hash_file
 
 
 def open_dataset(folder: Path | str) -> RankingDataset:

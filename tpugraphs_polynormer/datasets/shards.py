@@ -42,12 +42,12 @@ from tpugraphs_polynormer.datasets.split_files import (
     CANDIDATE_SUFFIX,
     RECORD_SUFFIX,
     candidate_bytes,
-    hash_file,
     shard_checksums,
     write_candidates,
 )
 from tpugraphs_polynormer.datasets.statistics import Moments, measure_moments, merge, summarize_sizes
 from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.files import hash_file
 
 DESCRIPTION_SUFFIX = ".shard.json"
 _logger = logging.getLogger(__name__)

@@ -7,7 +7,6 @@ int32 and counts [c] int32 (see encoding.Candidates). All widths are fixed: a ca
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -48,15 +47,6 @@ def candidate_bytes(entry: GraphEntry) -> int:
 def _codes_bytes(entry: GraphEntry) -> int:
     size = entry.num_candidates * entry.num_config_nodes * entry.code_bytes
     return size + -size % 8
-
-
-def hash_file(path: Path) -> str:
-    """The sha256 of a file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def shard_checksums(shard: ShardEntry) -> dict[str, str]:

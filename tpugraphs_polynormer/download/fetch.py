@@ -25,19 +25,9 @@ from tpugraphs_polynormer.download.sources import (
     list_collection_files,
     list_index_files,
 )
-from tpugraphs_polynormer.download.unpack import UnpackError, unpack_archive
+from tpugraphs_polynormer.download.unpack import unpack_archive
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import write_text
-
-__all__ = [
-    "DownloadError",
-    "DownloadOptions",
-    "DownloadRecord",
-    "download_benchmarks",
-    "download_collections",
-    "download_files",
-    "read_records",
-]
 
 RECORDS_NAME = "downloads.json"
 _logger = logging.getLogger(__name__)
@@ -86,7 +76,7 @@ def download_files(
     files = list(dict.fromkeys(files))
     out.mkdir(parents=True, exist_ok=True)
     records = read_records(out)
-    pending = [file for file in files if not _is_complete(file, out, records)]
+    pending = [file for file in files if not _is_complete(file, out, records.get(file.path))]
     for file in files:
         if file not in pending:
             _logger.info("%s is already complete, skipped", out / file.path)
@@ -108,33 +98,27 @@ def read_records(out: Path) -> dict[str, DownloadRecord]:
         raise DownloadError(str(path), f"not a record of downloads ({error!r})", advice) from error
 
 
-def _write_record(out: Path, records: dict[str, DownloadRecord], path: str, record: DownloadRecord | None) -> None:
-    """Sets one record, or removes it, and writes them all."""
-    if record is None:
-        del records[path]
-    else:
-        records[path] = record
+def _write_records(out: Path, records: dict[str, DownloadRecord]) -> None:
     content = {"files": {name: asdict(records[name]) for name in sorted(records)}}
     write_text(out / RECORDS_NAME, json.dumps(content, indent=1))
 
 
-def _is_complete(file: RemoteFile, out: Path, records: dict[str, DownloadRecord]) -> bool:
-    """The record is of this address, and what it lists is on disk in the recorded size."""
-    record = records.get(file.path)
-    if record is None or record.address != file.address:
-        return False
+def _is_fetched(file: RemoteFile, path: Path, record: DownloadRecord | None) -> bool:
+    """Whether the file of this address is at `path` in the recorded size."""
+    return record is not None and record.address == file.address and size_of(path) == record.size
+
+
+def _is_complete(file: RemoteFile, out: Path, record: DownloadRecord | None) -> bool:
+    """Whether the file, or what an archive of this address was unpacked to, is on disk in the recorded sizes."""
     if not file.is_archive:
-        return _has_size(out / file.path, record.size)
-    return record.members is not None and all(_has_size(out / path, size) for path, size in record.members.items())
-
-
-def _has_size(path: Path, size: int) -> bool:
-    return path.is_file() and path.stat().st_size == size
+        return _is_fetched(file, out / file.path, record)
+    members = record.members if record and record.address == file.address else None
+    return bool(members) and all(size_of(out / path) == size for path, size in members.items())
 
 
 def _check_disk(files: Sequence[RemoteFile], out: Path, options: DownloadOptions) -> None:
     """Room for all the files; an archive needs its size again while it is unpacked, and for good if it is kept."""
-    needed = largest_archive = 0
+    needed, archives = 0, [0]
     for file in files:
         size = ask_size(file, options)
         if size is None:
@@ -142,10 +126,8 @@ def _check_disk(files: Sequence[RemoteFile], out: Path, options: DownloadOptions
             continue
         path = out / file.path
         needed += max(size - size_of(path) - size_of(part_path(path)), 0)
-        if file.is_archive:
-            needed += size if options.keep_archives else 0
-            largest_archive = max(largest_archive, size)
-    needed += 0 if options.keep_archives else largest_archive
+        archives += [size] if file.is_archive else []
+    needed += sum(archives) if options.keep_archives else max(archives)
     free = shutil.disk_usage(out).free
     if needed > free:
         happened = f"{len(files)} files from there need {needed:,} bytes, but {out} has {free:,} bytes free"
@@ -153,38 +135,25 @@ def _check_disk(files: Sequence[RemoteFile], out: Path, options: DownloadOptions
 
 
 def _download(file: RemoteFile, out: Path, records: dict[str, DownloadRecord], options: DownloadOptions) -> None:
-    """Fetch and record; then unpack and record again, so that a kill in between costs no second fetch."""
-    path = out / file.path
-    record = records.get(file.path)
-    if record is None or record.address != file.address or not _has_size(path, record.size):
+    """Fetches and records the file, then unpacks it and records that: a kill in between costs no second fetch."""
+    path, record = out / file.path, records.pop(file.path, None)
+    if not _is_fetched(file, path, record):
         record = DownloadRecord(file.address, *fetch_file(file, path, options))
+    try:
         if file.path.startswith(f"{INDEX_FOLDER}/"):
-            _check_indices(file, path)
-        _write_record(out, records, file.path, record)
-    if file.is_archive:
-        members = _unpack(file, path, out, records)
-        _write_record(out, records, file.path, replace(record, members=members))
-        if not options.keep_archives:
-            path.unlink()
-
-
-def _check_indices(file: RemoteFile, path: Path) -> None:
-    try:
-        read_index_file(path)
+            read_index_file(path)
+        _write_records(out, records | {file.path: record})
+        if file.is_archive:
+            record = replace(record, members=unpack_archive(path, out, file.folder))
     except UserError as error:
+        # Forgotten, so that a rerun does not take the bad file for a finished download.
         path.unlink()
-        advice = "it was deleted; check the address, or leave index files out with --no-indices"
-        raise DownloadError(file.address, str(error), advice) from error
-
-
-def _unpack(file: RemoteFile, path: Path, out: Path, records: dict[str, DownloadRecord]) -> dict[str, int]:
-    try:
-        return unpack_archive(path, out)
-    except UnpackError as error:
-        # Forgotten, so that a rerun does not take the bad archive for a finished download.
-        path.unlink()
-        _write_record(out, records, file.path, None)
-        advice = "nothing of it was unpacked; check the address, then run again"
+        _write_records(out, records)
+        advice = "nothing of it was kept; check the address, then run again (--no-indices leaves index files out)"
         raise DownloadError(file.address, str(error), advice) from error
     except OSError as error:
         raise DownloadError(file.address, f"cannot be unpacked into {out} ({error})", "mend that, run again") from error
+    records[file.path] = record
+    _write_records(out, records)
+    if file.is_archive and not options.keep_archives:
+        path.unlink()

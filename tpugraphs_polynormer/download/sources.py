@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tpugraphs_polynormer.archives.indices import index_file_name
 from tpugraphs_polynormer.catalog import SPLITS, find_benchmark, find_collection
@@ -27,6 +27,7 @@ class RemoteFile:
     address: str
     path: str
     sha256: str | None = None  # of the published file, where it is known
+    folder: str = ""  # below which all files of an archive must be: no archive replaces what another one brought
 
     @property
     def is_archive(self) -> bool:
@@ -36,9 +37,11 @@ class RemoteFile:
 
 def list_collection_files(collection_id: str, base_address: str | None = None) -> tuple[RemoteFile, ...]:
     """The tar files of one collection, one per split; each unpacks to npz/<collection folder>/<split>/<graph>.npz."""
-    stem = "npz_" + find_collection(collection_id).id.replace(":", "_")
-    names = [f"{stem}_{split}.tar" for split in SPLITS]
-    return tuple(RemoteFile(f"{(base_address or TPUGRAPHS_ADDRESS).rstrip('/')}/{name}", name) for name in names)
+    collection, base = find_collection(collection_id), (base_address or TPUGRAPHS_ADDRESS).rstrip("/")
+    names = {split: f"npz_{collection.id.replace(':', '_')}_{split}.tar" for split in SPLITS}
+    return tuple(
+        RemoteFile(f"{base}/{name}", name, folder=f"npz/{collection.folder}/{split}") for split, name in names.items()
+    )
 
 
 def list_index_files(collection_id: str, base_address: str | None = None) -> tuple[RemoteFile, ...]:
@@ -57,54 +60,43 @@ def list_benchmark_files(name: str, mirror: str | None = None) -> tuple[RemoteFi
     files = BENCHMARK_FILES[find_benchmark(name).name]
     if mirror is None:
         return files
-    return tuple(
-        RemoteFile(f"{mirror.rstrip('/')}/{file.path.rsplit('/', 1)[-1]}", file.path, file.sha256) for file in files
-    )
+    base = mirror.rstrip("/")
+    return tuple(replace(file, address=f"{base}/{file.path.rsplit('/', 1)[-1]}") for file in files)
 
 
-def _yandex(stem: str) -> tuple[RemoteFile, ...]:
-    return (RemoteFile(f"{_YANDEX}/{stem}.npz", f"{stem}.npz"),)
+def _file(base: str, name: str, path: str | None = None, folder: str = "") -> RemoteFile:
+    path = path or name
+    return RemoteFile(f"{base}/{name}", path, _SHA256.get(path), folder)
 
 
-def _shchur(name: str, stem: str, split_sha256: str) -> tuple[RemoteFile, ...]:
+def _shchur(name: str, stem: str) -> tuple[RemoteFile, ...]:
     split = f"{name}_split.npz"
-    return (
-        RemoteFile(f"{_SHCHUR}/{stem}.npz", f"{stem}.npz"),
-        RemoteFile(f"{_POLYNORMER}/{split}", f"splits/{split}", split_sha256),
-    )
+    return _file(_SHCHUR, f"{stem}.npz"), _file(_POLYNORMER, split, f"splits/{split}")
 
 
+# Of those published files of which it is known, by path.
+_SHA256 = {
+    "splits/amazon-computer_split.npz": "dff698aba1dd30b8bd7d1dca65c60b1f8d9027d950e07a23e86dcbf16c539f24",
+    "splits/amazon-photo_split.npz": "0609f6ab15ddabfe33a34f10d960d09499e634472f72104abb1f3be858127432",
+    "splits/coauthor-cs_split.npz": "b8c46a38d93b1f9d6b8b8ab944d870e8d44ccdde0639188681e0d38212480ec5",
+    "splits/coauthor-physics_split.npz": "2034eb90f5ff80eee0e371cc05b20690a16786fb085924b9166c83361fbbcb39",
+    "pokec/pokec-splits.npy": "2a6ceb92307ee911daa3428dc2491d83b5f7deefd7faa2dfe502b8f7c2947d1b",
+}
 BENCHMARK_FILES: dict[str, tuple[RemoteFile, ...]] = {
-    "amazon-computer": _shchur(
-        "amazon-computer",
-        "amazon_electronics_computers",
-        "dff698aba1dd30b8bd7d1dca65c60b1f8d9027d950e07a23e86dcbf16c539f24",
-    ),
-    "amazon-photo": _shchur(
-        "amazon-photo",
-        "amazon_electronics_photo",
-        "0609f6ab15ddabfe33a34f10d960d09499e634472f72104abb1f3be858127432",
-    ),
-    "coauthor-cs": _shchur(
-        "coauthor-cs", "ms_academic_cs", "b8c46a38d93b1f9d6b8b8ab944d870e8d44ccdde0639188681e0d38212480ec5"
-    ),
-    "coauthor-physics": _shchur(
-        "coauthor-physics", "ms_academic_phy", "2034eb90f5ff80eee0e371cc05b20690a16786fb085924b9166c83361fbbcb39"
-    ),
-    "wikics": (RemoteFile(f"{_WIKICS}/data.json", "wikics/data.json"),),
-    "roman-empire": _yandex("roman_empire"),
-    "amazon-ratings": _yandex("amazon_ratings"),
-    "minesweeper": _yandex("minesweeper"),
-    "tolokers": _yandex("tolokers"),
-    "questions": _yandex("questions"),
-    "ogbn-arxiv": (RemoteFile(f"{_OGB}/arxiv.zip", "arxiv.zip"),),
-    "ogbn-products": (RemoteFile(f"{_OGB}/products.zip", "products.zip"),),
+    "amazon-computer": _shchur("amazon-computer", "amazon_electronics_computers"),
+    "amazon-photo": _shchur("amazon-photo", "amazon_electronics_photo"),
+    "coauthor-cs": _shchur("coauthor-cs", "ms_academic_cs"),
+    "coauthor-physics": _shchur("coauthor-physics", "ms_academic_phy"),
+    "wikics": (_file(_WIKICS, "data.json", "wikics/data.json"),),
+    "roman-empire": (_file(_YANDEX, "roman_empire.npz"),),
+    "amazon-ratings": (_file(_YANDEX, "amazon_ratings.npz"),),
+    "minesweeper": (_file(_YANDEX, "minesweeper.npz"),),
+    "tolokers": (_file(_YANDEX, "tolokers.npz"),),
+    "questions": (_file(_YANDEX, "questions.npz"),),
+    "ogbn-arxiv": (_file(_OGB, "arxiv.zip", folder="arxiv"),),
+    "ogbn-products": (_file(_OGB, "products.zip", folder="products"),),
     "pokec": (
         RemoteFile(f"{_GOOGLE_DRIVE}1dNs5E7BrWJbgcHeQ_zuy5Ozp2tRCWG0y", "pokec/pokec.mat"),
-        RemoteFile(
-            f"{_TUNED_GNN}/large_graph/data/pokec/pokec-splits.npy",
-            "pokec/pokec-splits.npy",
-            "2a6ceb92307ee911daa3428dc2491d83b5f7deefd7faa2dfe502b8f7c2947d1b",
-        ),
+        _file(f"{_TUNED_GNN}/large_graph/data", "pokec/pokec-splits.npy"),
     ),
 }

@@ -1,4 +1,4 @@
-"""Unpacks downloaded archives so that nothing lands outside its folder and nothing is left half-done."""
+"""Unpacks downloaded archives so that nothing is written outside its folder and nothing is left half-done."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from tpugraphs_polynormer.errors import UserError
@@ -20,17 +19,29 @@ class UnpackError(UserError):
     """An archive is damaged, or holds something that must not be unpacked."""
 
 
-def unpack_archive(archive: Path, out: Path) -> dict[str, int]:
-    """Unpacks a .tar or .zip below `out` and returns the size of each file by its path.
+def unpack_archive(archive: Path, out: Path, folder: str = "") -> dict[str, int]:
+    """The size of each file of a .tar or .zip by its path below `out`, where it was unpacked to.
 
-    Everything is checked, then unpacked into a temporary folder beside its target, then moved: a folder that is new
-    appears in one rename. A killed run leaves only the temporary folder, which the next one removes.
+    All files must be below the `folder` of `out`. Everything is checked, then unpacked into a temporary folder beside
+    its target, then moved: a folder that is new appears in one rename. A killed run leaves only the temporary folder,
+    which the next one removes.
     """
+    if not hasattr(tarfile, "data_filter"):
+        raise UnpackError(f"{archive}: cannot be unpacked safely by this Python; use 3.10.12, 3.11.4, or newer")
     staging = out / f".unpacking-{archive.name}"
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
     try:
-        sizes = _unpack_zip(archive, staging) if archive.suffix == ".zip" else _unpack_tar(archive, staging)
+        with zipfile.ZipFile(archive) if archive.suffix == ".zip" else tarfile.open(archive, "r:") as bundle:
+            if isinstance(bundle, tarfile.TarFile):
+                bundle.extraction_filter = tarfile.data_filter
+                members = [member for member in bundle.getmembers() if not member.isdir()]
+                listed = [(member.name, member.size, member.isreg()) for member in members]
+            else:
+                members = [info for info in bundle.infolist() if not info.is_dir()]
+                listed = [(info.filename, info.file_size, _is_plain(info)) for info in members]
+            sizes = _check(listed, archive, PurePosixPath(folder))
+            bundle.extractall(staging, members)
         _move_into(staging, out)
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
         raise UnpackError(f"{archive}: damaged archive ({error})") from error
@@ -39,40 +50,23 @@ def unpack_archive(archive: Path, out: Path) -> dict[str, int]:
     return sizes
 
 
-def _unpack_tar(archive: Path, staging: Path) -> dict[str, int]:
-    with tarfile.open(archive, "r:") as tar:
-        members = tar.getmembers()
-        for member in members:
-            if not (member.isreg() or member.isdir()):
-                raise UnpackError(f"{archive}: {member.name!r} is a link or a device; only plain files are unpacked")
-        sizes = _check_names(archive, ((member.name, member.size, member.isdir()) for member in members))
-        tar.extractall(staging, members, filter="data")
-    return sizes
+def _is_plain(info: zipfile.ZipInfo) -> bool:
+    return stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG)
 
 
-def _unpack_zip(archive: Path, staging: Path) -> dict[str, int]:
-    with zipfile.ZipFile(archive) as bundle:
-        infos = bundle.infolist()
-        for info in infos:
-            kind = stat.S_IFMT(info.external_attr >> 16)
-            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-                raise UnpackError(f"{archive}: {info.filename!r} is a link or a device; only plain files are unpacked")
-        sizes = _check_names(archive, ((info.filename, info.file_size, info.is_dir()) for info in infos))
-        bundle.extractall(staging)
-    return sizes
-
-
-def _check_names(archive: Path, members: Iterable[tuple[str, int, bool]]) -> dict[str, int]:
-    """Refuses names that leave the folder and more bytes than such an archive can hold; sizes of the files by path."""
-    limit = _MAX_GROWTH * archive.stat().st_size
+def _check(listed: list[tuple[str, int, bool]], archive: Path, folder: PurePosixPath) -> dict[str, int]:
+    """Sizes by path of (name, size, whether it is a plain file), nothing else than files of `folder` allowed."""
     sizes: dict[str, int] = {}
-    for name, size, is_folder in members:
+    for name, size, is_plain in listed:
         path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or "\\" in name:
-            raise UnpackError(f"{archive}: {name!r} would be written outside of the folder")
-        if not is_folder:
-            sizes[str(path)] = size
-    total = sum(sizes.values())
+        if not is_plain:
+            raise UnpackError(f"{archive}: {name!r} is a link or a device; only plain files are unpacked")
+        if path.is_absolute() or ".." in path.parts or "\\" in name or folder not in path.parents:
+            raise UnpackError(f"{archive}: {name!r} would be written outside of the folder {folder}")
+        sizes[str(path)] = size
+    total, limit = sum(size for _, size, _ in listed), _MAX_GROWTH * archive.stat().st_size
+    if not sizes:
+        raise UnpackError(f"{archive}: holds no files")
     if total > limit:
         raise UnpackError(f"{archive}: would unpack to {total:,} bytes, expected at most {limit:,}")
     return sizes

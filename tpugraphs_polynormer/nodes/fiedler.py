@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
+import scipy.sparse
+from scipy.sparse.linalg import LinearOperator, eigsh
 
 # Up to this size the dense eigensolver is both faster and exact.
 DENSE_NODES = 600
 _KRYLOV_DIM = 60
+_TOLERANCE = 1e-6  # largest residual of the eigenpair that eigsh finds
 
 
-def compute_fiedler(
-    source: np.ndarray, target: np.ndarray, num_nodes: int, *, seed: int = 0, tolerance: float = 1e-6
-) -> np.ndarray:
+def compute_fiedler(source: np.ndarray, target: np.ndarray, num_nodes: int, *, seed: int = 0) -> np.ndarray:
     """Eigenvector of the second smallest eigenvalue of I - D^-1/2 A D^-1/2, scaled to norm sqrt(num_nodes).
 
     The entry of largest magnitude is positive (ties: the first). When that eigenvalue is multiple, any vector of its
@@ -22,7 +21,6 @@ def compute_fiedler(
     Args:
       source, target: directed edges; both directions of an undirected graph, each once. Self-loops are ignored.
       num_nodes: nodes. seed: start vector of the iteration on graphs above DENSE_NODES nodes.
-      tolerance: largest residual of the eigenpair in the iteration.
 
     Returns:
       float32 [num_nodes]; zeros for a graph of one node.
@@ -33,68 +31,26 @@ def compute_fiedler(
     source, target = source[keep], target[keep]
     degree = np.bincount(target, minlength=num_nodes).astype(np.float64)
     root = np.sqrt(np.divide(1.0, degree, out=np.zeros(num_nodes), where=degree > 0))
-    weights = root[source] * root[target]
-    trivial = np.sqrt(np.where(degree > 0, degree, 1.0))
-    trivial /= np.linalg.norm(trivial)
+    adjacency = scipy.sparse.csr_array((root[source] * root[target], (target, source)), shape=(num_nodes, num_nodes))
     if num_nodes <= DENSE_NODES:
-        vector = _dense(source, target, weights, num_nodes)
+        vector = np.linalg.eigh(np.eye(num_nodes) - adjacency.toarray())[1][:, 1]
     else:
-        vector = _lanczos(source, target, weights, trivial, seed, tolerance)
+        vector = _iterate(adjacency, np.sqrt(degree), np.random.default_rng(seed).standard_normal(num_nodes))
     vector *= np.sqrt(num_nodes) / np.linalg.norm(vector)
     return (vector * np.sign(vector[np.argmax(np.round(np.abs(vector), 6))])).astype(np.float32)
 
 
-def compute_batch_fiedler(
-    source: np.ndarray, target: np.ndarray, component_ids: np.ndarray, *, seed: int = 0
-) -> np.ndarray:
-    """`compute_fiedler` of each graph in a merged batch; component_ids [num_nodes] are non-decreasing."""
-    bounds = np.flatnonzero(np.diff(component_ids, prepend=-1, append=component_ids[-1] + 1))
-    vectors = []
-    for first, last in itertools.pairwise(bounds):
-        inside = (target >= first) & (target < last)
-        vectors.append(compute_fiedler(source[inside] - first, target[inside] - first, last - first, seed=seed))
-    return np.concatenate(vectors)
-
-
-def _dense(source: np.ndarray, target: np.ndarray, weights: np.ndarray, num_nodes: int) -> np.ndarray:
-    laplacian = np.eye(num_nodes)
-    np.subtract.at(laplacian, (target, source), weights)
-    return np.linalg.eigh(laplacian)[1][:, 1]
-
-
-def _lanczos(
-    source: np.ndarray, target: np.ndarray, weights: np.ndarray, trivial: np.ndarray, seed: int, tolerance: float
-) -> np.ndarray:
-    """Restarted Lanczos for the largest eigenvector of A' = D^-1/2 A D^-1/2 orthogonal to the trivial one."""
+def _iterate(adjacency: scipy.sparse.csr_array, trivial: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """The eigenvector of largest eigenvalue of I + `adjacency` without its `trivial` eigenvector, by eigsh."""
+    if not adjacency.nnz:
+        return start  # every vector is one; eigsh would take a random one, another each time
+    trivial = trivial / np.linalg.norm(trivial)
 
     def multiply(vector: np.ndarray) -> np.ndarray:
-        # The shift by one makes every eigenvalue non-negative, so the wanted one is also the largest in size.
-        return vector + np.bincount(target, weights * vector[source], len(vector))
+        # `trivial` has eigenvalue 2. Moving it to 0 leaves one eigenvector to find: a Lanczos iteration may miss the
+        # second vector of a double eigenvalue, which a graph of two components has.
+        return vector + adjacency @ vector - 2 * trivial * (trivial @ vector)
 
-    vector = np.random.default_rng(seed).standard_normal(len(trivial))
-    for _ in range(200):
-        vector -= trivial * (trivial @ vector)
-        vector /= np.linalg.norm(vector)
-        product = multiply(vector)
-        if np.linalg.norm(product - vector * (vector @ product)) < tolerance:
-            break
-        basis = _krylov_basis(multiply, vector, trivial)
-        projected = basis @ np.stack([multiply(row) for row in basis]).T
-        vector = np.linalg.eigh((projected + projected.T) / 2)[1][:, -1] @ basis
-    return vector
-
-
-def _krylov_basis(multiply, start: np.ndarray, trivial: np.ndarray) -> np.ndarray:
-    """Orthonormal rows spanning the Krylov space of `start`, all orthogonal to `trivial`."""
-    rows = [start]
-    for _ in range(_KRYLOV_DIM - 1):
-        new = multiply(rows[-1])
-        for _ in range(2):  # once more, against the rounding of the first pass
-            new -= trivial * (trivial @ new)
-            basis = np.stack(rows)
-            new -= (basis @ new) @ basis
-        size = np.linalg.norm(new)
-        if size < 1e-10:
-            break
-        rows.append(new / size)
-    return np.stack(rows)
+    operator = LinearOperator(adjacency.shape, matvec=multiply, dtype=np.float64)
+    # The tolerance of eigsh is relative to the eigenvalue, which is at most 2.
+    return eigsh(operator, k=1, which="LA", v0=start, ncv=_KRYLOV_DIM, tol=_TOLERANCE / 2)[1][:, 0]

@@ -15,8 +15,8 @@ from tqdm import tqdm
 from tpugraphs_polynormer.catalog import find_collection
 from tpugraphs_polynormer.config.loader import dump_config
 from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME, DatasetError
-from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit, hash_file
-from tpugraphs_polynormer.files import write_text
+from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit
+from tpugraphs_polynormer.files import hash_file, write_text
 from tpugraphs_polynormer.ranking.runs import checkpoint_path, group_runs, load_ranker
 from tpugraphs_polynormer.ranking.submission import prediction_path, read_prediction, write_prediction
 from tpugraphs_polynormer.ranking.submission_rules import SubmissionError

@@ -145,9 +145,18 @@ def _read_costs(path: Path, row: ExpectedRow) -> np.ndarray:
 
 def _read_arrays(path: Path, *keys: str) -> list[np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with np.load(path, allow_pickle=False) as archive:  # of a bare .npy: no context, AttributeError in Python 3.10
             return [archive[key] for key in keys]
     except FileNotFoundError:
         raise SubmissionError(f"{path}: found nothing, expected an archive with {', '.join(keys)}") from None
-    except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as fault:
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        LookupError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as fault:
         raise SubmissionError(f"{path}: expected an archive with {', '.join(keys)}, but {fault}") from None

@@ -72,7 +72,7 @@ def render_page(reports: Sequence[RunReport], *, split: str, most: int, title: s
 
 
 def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _versions() -> str:

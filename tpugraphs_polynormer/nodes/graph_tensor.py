@@ -1,4 +1,4 @@
-"""Node-classification data sets as TF-GNN GraphTensors."""
+"""TF-GNN GraphTensors of node-classification data sets."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ EDGES = "edges"
 
 
 def to_graph_tensor(dataset: NodeDataset, split: int) -> tfgnn.GraphTensor:
-    """The whole graph as one scalar GraphTensor of one component.
+    """A scalar GraphTensor of one component, the whole graph.
 
     Node set "nodes": features float32 [n, d], label int64 [n], train_mask, valid_mask and test_mask bool [n] of the
-    official split of that number. Edge set "edges": int32 indices, ordered by target.
+    official split with number `split`. Edge set "edges": int32 indices, sorted by target.
     """
     if not 0 <= split < len(dataset.splits):
         raise UserError(f"{dataset.name}: split {split} does not exist; choose from 0..{len(dataset.splits) - 1}")

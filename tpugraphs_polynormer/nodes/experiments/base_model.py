@@ -1,4 +1,4 @@
-"""Polynormer's base model, with a free weight for every pair of nodes: the subject of the expressivity theorem."""
+"""Polynormer's base model, with a free weight for every pair of nodes, for the expressivity theorem."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import tensorflow as tf
 
 
 class BaseModel(tf.keras.layers.Layer):
-    """X <- (W X) * (X + B) (Eq. 4), num_layers times, W [num_nodes, num_nodes] and B [num_nodes, dim] free per layer.
+    """States [..., num_nodes, dim] after `num_layers` applications of X <- (W X) * (X + B) (Eq. 4).
 
-    L layers represent polynomials of degree 2^L in the entries of X (Theorem 3.3). [..., num_nodes, dim] in and out.
+    Each layer has free weights W [num_nodes, num_nodes] and B [num_nodes, dim]. L layers represent polynomials of
+    degree 2^L in the entries of X (Theorem 3.3).
+
+    Args:
+      num_layers: number of applications.
     """
 
     def __init__(self, *, num_layers: int, **kwargs):

@@ -12,8 +12,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "tpugraphs_polynormer"
 
-# A module may import, at its top, from its own line or from lines above. A folder stands for all its modules but those
-# named apart; within a line there are no cycles. "" is the package itself, whose __init__ imports no more than `exports`.
+# At its top level, a module may import modules of its own rank or of earlier ranks; within a rank there are no cycles.
+# A folder means all its modules that are not listed themselves. "" is the package, whose __init__ imports only
+# `exports`.
 LAYERS = (
     (
         "",

@@ -1,4 +1,4 @@
-"""A real headless Chromium, driven through ChromeDriver by its plain HTTP protocol; Debian's, installed if missing."""
+"""A headless Chromium, controlled through the HTTP protocol of ChromeDriver; installs Debian's packages if missing."""
 
 import base64
 import json
@@ -28,11 +28,11 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-_ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key that the WebDriver standard gives to element ids
+_ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key of element ids in the WebDriver standard
 
 
 def require_chromium() -> None:
-    """Installs Debian's packages where they are missing; skips the test where that fails."""
+    """Installs Debian's packages if they are missing; skips the test if that fails."""
     if shutil.which("chromium") and shutil.which("chromedriver"):
         return
     if os.geteuid() or not shutil.which("apt-get"):
@@ -44,7 +44,7 @@ def require_chromium() -> None:
 
 
 class Browser:
-    """One window."""
+    """One browser window."""
 
     def __init__(self, port: int, profile: str, width: int, height: int) -> None:
         self._root = f"http://127.0.0.1:{port}"
@@ -78,23 +78,23 @@ class Browser:
         return [each[_ELEMENT] for each in found]
 
     def click(self, element: str) -> None:
-        """A mouse click in the middle of the window, where the element is brought first."""
+        """Scrolls an element to the middle of the window and clicks it."""
         self.run("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", {_ELEMENT: element})
         self._call("POST", f"/element/{element}/click")
 
     def press(self, element: str, key: str) -> None:
-        """Gives an element the focus, then presses and releases a key."""
+        """Focuses an element, then presses and releases a key."""
         self.run("arguments[0].focus()", {_ELEMENT: element})
         strokes = [{"type": kind, "value": key} for kind in ("keyDown", "keyUp")]
         self._call("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": strokes}]})
 
     def read_console(self) -> list[str]:
-        """What the page logged of warnings and errors."""
+        """The warnings and errors that the page has logged."""
         entries = self._call("POST", "/se/log", {"type": "browser"})
         return [entry["message"] for entry in entries if entry["level"] in ("WARNING", "SEVERE")]
 
     def emulate(self, *, dark: bool = False, width: int = 0) -> None:
-        """Colour scheme and the width of a phone."""
+        """Sets the color scheme and, if `width` is not 0, the screen of a phone with that width."""
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self._send("Emulation.setEmulatedMedia", {"features": features})
         if width:
@@ -102,7 +102,7 @@ class Browser:
             self._send("Emulation.setDeviceMetricsOverride", size)
 
     def capture(self, path: Path) -> None:
-        """A picture of the whole page."""
+        """Writes a picture of the whole page."""
         shot = self._send("Page.captureScreenshot", {"captureBeyondViewport": True})
         path.write_bytes(base64.b64decode(shot["data"]))
 
@@ -116,7 +116,7 @@ class Browser:
 
 @contextmanager
 def open_browser(width: int = 1280, height: int = 900) -> Iterator[Browser]:
-    """A browser with an empty profile, gone afterwards."""
+    """A browser with an empty profile, which is deleted afterwards."""
     require_chromium()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""A user's own program, ranked by a trained run: order, novelty, readable output, errors."""
+"""Ranking of a user's own program with a trained run: order, novelty, printed text, errors."""
 
 import dataclasses
 import subprocess
@@ -23,7 +23,7 @@ from tpugraphs_polynormer.training.run_directory import RunError
 
 
 def matrix_product() -> Module:
-    """Two parameters, a dot and a reshape of it."""
+    """A module of two parameters, their dot and its reshape."""
     instructions = (
         Instruction(id=1, opcode="parameter", name="a", shape=Shape(11, (64, 32), (), (1, 0))),
         Instruction(id=2, opcode="parameter", name="b", shape=Shape(11, (32, 256), (), (1, 0)), parameter_number=1),
@@ -116,7 +116,7 @@ def test_a_tf_function_goes_to_a_ranking(run_dir):
 
 @pytest.fixture(scope="module")
 def simulated_run():
-    """A short run on the simulated TPU's smallest collection."""
+    """A short run on the smallest simulated collection."""
     folder = scratch_folder()
     simulate(folder / "sim", "tiny", 0)
     preprocess_here(folder / "sim", folder / "data", LAYOUT)

@@ -55,7 +55,7 @@ LAYOUT = {
     "polynormer naive": {"encoder": "polynormer", "fusion": "early"},
     "polynormer early": {"encoder": "polynormer", "fusion": "early"},
     "polynormer late": {"encoder": "polynormer", "fusion": "late"},
-    "the same, no nconfig layers": {"encoder": "polynormer", "fusion": "late", "num_nconfig_layers": 0},
+    "the same, no config-node encoder": {"encoder": "polynormer", "fusion": "late", "num_nconfig_layers": 0},
 }
 TILE = {
     "official": None,

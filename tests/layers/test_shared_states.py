@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.layers.graphs import random_pairs
-from tpugraphs_polynormer.config.schema import ModelConfig
+from tpugraphs_polynormer.config.schema import RankingModelConfig
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
 from tpugraphs_polynormer.layers.edge_index import build_edge_index, build_undirected_edge_tensors, select_edges
 from tpugraphs_polynormer.layers.ops.aggregation import aggregate
@@ -91,7 +91,7 @@ def build_model(**settings) -> RankingModel:
     )
     heads = {} if settings["encoder"] in ("gcn", "graphsage", "mlp") else {"num_heads": 2}
     settings = {"num_local_layers": 3, "hidden_dim": 8, **heads, "fusion": "early", "readout": "sum", **settings}
-    return RankingModel(kind="layout", config=ModelConfig(**settings), statistics=statistics)
+    return RankingModel(kind="layout", config=RankingModelConfig(**settings), statistics=statistics)
 
 
 def run(model: RankingModel, batch: Batch, *, frontier: bool, training: bool = False) -> tuple[np.ndarray, dict]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from tpugraphs_polynormer.catalog import BENCHMARKS, COLLECTIONS
 from tpugraphs_polynormer.config.loader import ConfigError, document_settings, peek_field, read_config, section, setting
@@ -12,6 +13,15 @@ from tpugraphs_polynormer.config.loader import ConfigError, document_settings, p
 _TASKS = ("ranking", "node_classification")
 _ENCODERS = ("polynormer", "polynormer-local", "graphsage", "gcn", "gat")
 _WITH_HEADS = ("polynormer", "polynormer-local", "gat")
+
+
+def _refuse_unread(config: Any, condition: str, holds: bool, *names: str) -> None:
+    """Raises ConfigError for a field that is read only under a condition which does not hold, unless at its default."""
+    defaults = {field.name: field.default for field in fields(config)}
+    for name in names:
+        if not holds and getattr(config, name) != defaults[name]:
+            found = f"{name}: found {getattr(config, name)!r}, but it is read only with {condition}"
+            raise ConfigError(f"{found}; set that too, or leave {name} at {defaults[name]!r}")
 
 
 @dataclass(frozen=True)
@@ -84,8 +94,10 @@ class RankingModelConfig(EncoderConfig):
         super().__post_init__()
         if self.readout == "official" and (self.fusion != "early" or self.cross_candidates):
             raise ConfigError("readout: official needs fusion=early and cross_candidates=false")
-        if self.segment_nodes and self.fusion != "early":
-            raise ConfigError(f"segment_nodes: found {self.segment_nodes} with late fusion, expected fusion=early or 0")
+        _refuse_unread(self, "fusion=early", self.fusion == "early", "segment_nodes")
+        _refuse_unread(self, "fusion=late", self.fusion == "late", "num_fusion_layers", "num_nconfig_layers")
+        _refuse_unread(self, "features=scaled", self.features == "scaled", "layout_dim")
+        _refuse_unread(self, "cross_candidates=true", self.cross_candidates, "num_groupings")
 
     def _has_heads(self) -> bool:
         return self.cross_candidates or super()._has_heads()
@@ -110,6 +122,9 @@ class RankingDataConfig:
     fast_share: float = setting(0.5, "with sampling=fast: share drawn among the fastest", low=0, high=1)
     fast_quantile: float = setting(0.1, "with sampling=fast: which part counts as the fastest", low=0.001, high=1)
     static_shapes: bool = setting(False, "pad each batch to the manifest's sizes (TPU, XLA)")
+
+    def __post_init__(self) -> None:
+        _refuse_unread(self, "sampling=fast", self.sampling == "fast", "fast_share", "fast_quantile")
 
 
 @dataclass(frozen=True)
@@ -143,7 +158,8 @@ class TrainingConfig:
     optimizer: str = setting("adamw", "optimizer", choices=("adam", "adamw"))
     learning_rate: float = setting(1e-3, "highest learning rate", low=0)
     weight_decay: float = setting(0.0, "decoupled with adamw, L2 in the gradient with adam", low=0)
-    clip_norm: float = setting(1.0, "largest global norm of the gradient; 0 leaves it alone", low=0)
+    clip_norm: float = setting(1.0, "largest norm of the gradient; 0 leaves it alone", low=0)
+    clip_each: bool = setting(False, "clip_norm is of each variable's gradient, not of all together")
     schedule: str = setting("cosine", "learning rate over time", choices=("constant", "cosine"))
     warmup_steps: int = setting(50, "steps over which the learning rate rises from 0", low=0)
     epochs: int = setting(20, "epochs of the global phase, or of a model of one phase", low=0)
@@ -155,6 +171,7 @@ class TrainingConfig:
     jit_compile: bool = setting(False, "compile the training step with XLA (needs static shapes)")
 
     def __post_init__(self) -> None:
+        _refuse_unread(self, "clip_norm above 0", self.clip_norm > 0, "clip_each")
         if not self.local_epochs + self.epochs:
             raise ConfigError("epochs: found 0, and local_epochs too; expected at least one epoch")
 
@@ -173,7 +190,7 @@ class NodeTrainingConfig(TrainingConfig):
     """How the weights of a node classifier are found; the defaults are the authors' recipe."""
 
     optimizer: str = setting("adam", "optimizer", choices=("adam", "adamw"))
-    clip_norm: float = setting(0.0, "largest global norm of the gradient; 0 leaves it alone", low=0)
+    clip_norm: float = setting(0.0, "largest norm of the gradient; 0 leaves it alone", low=0)
     schedule: str = setting("constant", "learning rate over time", choices=("constant", "cosine"))
     warmup_steps: int = setting(0, "steps over which the learning rate rises from 0", low=0)
     steps_per_execution: int = setting(1, "steps run by one call from Python", low=1)
@@ -185,7 +202,12 @@ class NodeTrainingConfig(TrainingConfig):
 
 @dataclass(frozen=True)
 class RankingConfig:
-    """One experiment that ranks candidates."""
+    """One experiment that ranks candidates.
+
+    Example:
+      >>> tp.RankingConfig().model.fusion
+      'late'
+    """
 
     task: str = setting("ranking", "what is learned", choices=_TASKS)
     seed: int = setting(0, "seed of everything random", low=0, high=2**31 - 1)
@@ -201,7 +223,12 @@ class RankingConfig:
 
 @dataclass(frozen=True)
 class NodeConfig:
-    """One experiment that classifies the nodes of a graph."""
+    """One experiment that classifies the nodes of a graph.
+
+    Example:
+      >>> tp.NodeConfig().training.optimizer
+      'adam'
+    """
 
     task: str = setting("node_classification", "what is learned", choices=_TASKS)
     seed: int = setting(0, "seed of everything random", low=0, high=2**31 - 1)
@@ -215,8 +242,6 @@ class NodeConfig:
 
 
 Config = RankingConfig | NodeConfig
-# The names that models/ranking/model.py and datasets/input_pipeline.py know.
-ModelConfig, DataConfig = RankingModelConfig, RankingDataConfig
 
 
 def load_config(path: Path | str | None, overrides: Sequence[str] = ()) -> Config:

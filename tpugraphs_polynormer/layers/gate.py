@@ -17,8 +17,8 @@ class Gate(tf.keras.layers.Layer):
       learn_beta: False keeps a non-negative `beta` as a constant, as the authors' large-graph model does.
 
     Example:
-      >>> tp.layers.Gate(beta=0.9, learn_beta=False)(tf.ones([3, 2])).numpy().round(1).tolist()
-      [0.9, 0.9]
+      >>> tp.layers.Gate(beta=0.5, learn_beta=False)(tf.ones([3, 2])).numpy().tolist()
+      [0.5, 0.5]
     """
 
     def __init__(self, *, beta: float = -1.0, learn_beta: bool = True, **kwargs):

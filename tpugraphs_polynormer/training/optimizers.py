@@ -70,7 +70,7 @@ class TorchAdam(tf.keras.optimizers.Optimizer):
 
 
 def build_optimizer(config: TrainingConfig, num_steps: int) -> tf.keras.optimizers.Optimizer:
-    """Adam or AdamW with its schedule over a run's steps; clips the global norm of the gradient of all replicas."""
+    """Adam or AdamW with its schedule over a run's steps; clips the gradient that is summed over replicas."""
     rate: float | tf.keras.optimizers.schedules.LearningRateSchedule = config.learning_rate
     if config.schedule == "cosine":
         rate = tf.keras.optimizers.schedules.CosineDecay(
@@ -81,7 +81,7 @@ def build_optimizer(config: TrainingConfig, num_steps: int) -> tf.keras.optimize
         )
     elif config.warmup_steps:
         rate = tf.keras.optimizers.schedules.PolynomialDecay(0.0, config.warmup_steps, config.learning_rate)
-    clip = config.clip_norm or None
+    clip = {"clipnorm" if config.clip_each else "global_clipnorm": config.clip_norm or None}
     if config.optimizer == "adam":
-        return TorchAdam(rate, l2=config.weight_decay, global_clipnorm=clip)
-    return tf.keras.optimizers.AdamW(rate, weight_decay=config.weight_decay, global_clipnorm=clip)
+        return TorchAdam(rate, l2=config.weight_decay, **clip)
+    return tf.keras.optimizers.AdamW(rate, weight_decay=config.weight_decay, **clip)

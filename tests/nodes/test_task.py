@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -185,13 +186,16 @@ def start_child(path: Path) -> subprocess.Popen:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_records", [6, 50])
-def test_a_killed_process_run_again_ends_with_the_same_numbers(tmp_path: Path, num_records: int) -> None:
+def test_a_killed_process_run_again_ends_with_the_same_numbers(
+    tmp_path: Path, num_records: int, moments: random.Random
+) -> None:
     assert start_child(tmp_path / "unbroken").wait() == 0
     metrics = tmp_path / "broken" / "split_1" / "metrics.jsonl"
     child = start_child(tmp_path / "broken")
     while not metrics.exists() or metrics.read_text().count("\n") < num_records:
         assert child.poll() is None, "the child ended before it was killed"
         time.sleep(0.002)
+    time.sleep(moments.uniform(0, 0.05))  # within the epoch that follows, its evaluation or its checkpoint
     child.send_signal(signal.SIGKILL)
     child.wait()
     assert not (tmp_path / "broken" / "results.json").exists()

@@ -83,6 +83,11 @@ def test_a_config_per_collection_and_model(model, collection):
     assert config.model.encoder == model.replace("_", "-")
 
 
+def test_the_tests_mirror_the_package():
+    rooms = {path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")}
+    assert not [room for room in rooms if not (ROOT / "tpugraphs_polynormer" / room).is_dir()]
+
+
 def test_the_architecture_page_is_the_tree():
     rooms = (ROOT / "docs/architecture.md").read_text().partition("| room | modules |")[2]
     rows = re.findall(r"^\| ([a-z/()]+) \| ([a-z_ ]+) \|", rooms, re.MULTILINE)

@@ -168,7 +168,7 @@ def simulated_run():
 @pytest.mark.slow
 def test_programs_go_to_a_ranking_by_a_model_of_simulated_data(simulated_run):
     pytest.importorskip("jax")
-    from tests.jax_programs import small_cnn, small_transformer
+    from tests.hlo.jax_programs import small_cnn, small_transformer
     from tpugraphs_polynormer.hlo import from_jax
 
     modules = [from_jax(function, *args) for function, args in (small_cnn(), small_transformer())]

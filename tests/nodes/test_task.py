@@ -130,6 +130,15 @@ def test_one_batch_of_all_nodes_is_the_whole_graph(tmp_path: Path) -> None:
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
 
 
+@pytest.mark.parametrize("setting", ["learning_rate=0.1", "weight_decay=0.5"])
+def test_the_optimizer_obeys_the_config(tmp_path: Path, setting: str) -> None:
+    short = ["training.local_epochs=2", "training.epochs=0", "model.dropout_rate=0", "model.encoder=gcn"]
+    plain = make_trainer(make_config(*short), tmp_path / "plain").train()
+    changed = make_trainer(make_config(*short, f"training.{setting}"), tmp_path / "changed").train()
+    assert plain[0]["loss"] == pytest.approx(changed[0]["loss"], rel=1e-6), "before the first update"
+    assert abs(plain[1]["loss"] - changed[1]["loss"]) > 1e-4
+
+
 def test_evaluations_can_be_rarer(tmp_path: Path) -> None:
     config = make_config("training.local_epochs=5", "training.epochs=4", "training.epochs_per_evaluation=3")
     assert [record["epoch"] for record in make_trainer(config, tmp_path).train()] == [2, 4, 5, 8]

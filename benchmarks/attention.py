@@ -3,6 +3,7 @@
     python benchmarks/attention.py                              # a random graph of minesweeper's size
     python benchmarks/attention.py --nodes 100000 --head-dim 64 --chunk-elements 262144
     python benchmarks/attention.py --graph minesweeper.npz      # the edges of a Yandex npz
+    python benchmarks/attention.py --quick                      # a few hundred nodes: does it run?
 
 Times are medians over rounds in which the formulations take turns, so that a busy machine hurts all of them alike.
 Peak memory is that of a fresh process that runs one formulation alone, less what it held before its first step.
@@ -143,7 +144,11 @@ def parse_options(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--formulations", nargs="+", default=list(OURS), choices=[*OURS, PEER])
-    return parser.parse_args(argv)
+    parser.add_argument("--quick", action="store_true", help="a small graph, two rounds: does it run?")
+    options = parser.parse_args(argv)
+    if options.quick:
+        options.nodes, options.pairs, options.heads, options.rounds = 300, 900, 2, 2
+    return options
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -26,7 +26,6 @@ ENCODERS = {
     "normed": {"encoder": "polynormer-local", "pre_norm": True, "post_norm": True},
     "global": {"encoder": "polynormer", "num_global_layers": 1},
     "two_global": {"encoder": "polynormer", "num_global_layers": 2, "share_query_key": False},
-    "joint": {"encoder": "polynormer", "attention": "local_and_global"},
 }
 
 
@@ -96,7 +95,7 @@ def build_model(**settings) -> RankingModel:
 
 def run(model: RankingModel, batch: Batch, *, frontier: bool, training: bool = False) -> tuple[np.ndarray, dict]:
     """Scores of the real graphs and the gradients of a random combination of them, by variable."""
-    model.share_states = frontier and model.config.attention != "local_and_global"
+    model.share_states = frontier
     is_real = batch.candidate_mask.numpy()
     weights = np.random.default_rng(9).normal(size=is_real.shape) * is_real
     with tf.GradientTape() as tape:
@@ -150,6 +149,13 @@ def test_readouts_equal_naive(encoder: str, readout: str) -> None:
 def test_batch_norm_counts_a_shared_row_once_per_candidate() -> None:
     model = build_model(**ENCODERS["normed"], relu=False)
     naive_and_frontier(model, BATCHES["padded"](), training=True)
+
+
+def test_where_one_layer_reaches_every_node_nothing_is_shared() -> None:
+    joint = build_model(encoder="polynormer", attention="local_and_global")
+    assert build_model(**ENCODERS["global"]).share_states and not joint.share_states
+    scores, _ = run(joint, BATCHES["padded"](), frontier=joint.frontier)
+    assert np.ptp(scores.reshape(-1, K), axis=1).max() > 0
 
 
 def test_under_xla_the_naive_computation_runs() -> None:

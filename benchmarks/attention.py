@@ -50,9 +50,9 @@ def build_our_step(name: str, options: argparse.Namespace) -> Callable[[], None]
 
     from tpugraphs_polynormer.layers.convolutions import GraphAttention
     from tpugraphs_polynormer.layers.edge_index import build_undirected_edge_index
-    from tpugraphs_polynormer.layers.ops import aggregation as kernels
+    from tpugraphs_polynormer.layers.ops import attention
 
-    kernels.CHUNK_ELEMENTS = options.chunk_elements or kernels.CHUNK_ELEMENTS
+    attention.CHUNK_ELEMENTS = options.chunk_elements or attention.CHUNK_ELEMENTS
     source, target, num_nodes = make_graph(options)
     edges = build_undirected_edge_index(source, target, num_nodes).as_tensors()
     formulation = "unsorted" if name == "xla" else name

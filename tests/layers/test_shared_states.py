@@ -154,7 +154,7 @@ def test_batch_norm_counts_a_shared_row_once_per_candidate() -> None:
 def test_where_one_layer_reaches_every_node_nothing_is_shared() -> None:
     joint = build_model(encoder="polynormer", attention="local_and_global")
     assert build_model(**ENCODERS["global"]).share_states and not joint.share_states
-    scores, _ = run(joint, BATCHES["padded"](), frontier=joint.frontier)
+    scores, _ = run(joint, BATCHES["padded"](), frontier=joint.share_states)
     assert np.ptp(scores.reshape(-1, K), axis=1).max() > 0
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tpugraphs_polynormer.layers.normalization import expand_like
-from tpugraphs_polynormer.layers.registration import register
+from tpugraphs_polynormer.layers.registration import Configured, register
 
 
 @register
-class Gate(tf.keras.layers.Layer):
+class Gate(Configured, tf.keras.layers.Layer):
     """beta of Eqs. 7 and 8, as [dim], or with the Fiedler vector v2 of App. J as v2 beta^T: [num_nodes, (1,) dim].
 
     Args:
@@ -23,10 +23,9 @@ class Gate(tf.keras.layers.Layer):
 
     def __init__(self, *, beta: float = -1.0, learn_beta: bool = True, **kwargs):
         super().__init__(**kwargs)
+        self.keep_arguments(locals())
         if beta < 0 and not learn_beta:
             raise ValueError(f"beta {beta} asks for a gate learned through a sigmoid, but learn_beta is False")
-        self.beta = beta
-        self.learn_beta = learn_beta
 
     def build(self, shape: tf.TensorShape) -> None:
         dim = tf.TensorShape(shape)[-1]
@@ -43,6 +42,3 @@ class Gate(tf.keras.layers.Layer):
         else:
             gate = tf.sigmoid(self.weight) if self.beta < 0 else tf.convert_to_tensor(self.weight)
         return gate if fiedler is None else expand_like(tf.cast(fiedler, states.dtype), states) * gate
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "beta": self.beta, "learn_beta": self.learn_beta}

@@ -11,7 +11,7 @@ from tpugraphs_polynormer.layers.edge_index import invert_order
 from tpugraphs_polynormer.layers.gate import Gate
 from tpugraphs_polynormer.layers.neighbours import ONE_GRAPH, Graphs
 from tpugraphs_polynormer.layers.normalization import LayerNorm, expand_like
-from tpugraphs_polynormer.layers.registration import register
+from tpugraphs_polynormer.layers.registration import Configured, register
 
 # Nodes per block when several graphs share the batch; blocks hold nodes of one graph only.
 BLOCK_NODES = 256
@@ -37,7 +37,7 @@ class KeySums(NamedTuple):
 
 
 @register
-class GlobalAttention(tf.keras.layers.Layer):
+class GlobalAttention(Configured, tf.keras.layers.Layer):
     """Global equivariant attention (Eqs. 6 and 8): out = LayerNorm(attention(q, k, v)) * (states W_h + b + beta).
 
     attention_i = s(q_i) sum_j s(k_j)^T v_j / (s(q_i) . sum_j s(k_j)), j over the real nodes of i's graph, s = sigmoid.
@@ -71,12 +71,7 @@ class GlobalAttention(tf.keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.head_dim = head_dim
-        self.beta = beta
-        self.learn_beta = learn_beta
-        self.share_query_key = share_query_key
-        self.block_nodes = block_nodes
+        self.keep_arguments(locals())
         units = num_heads * head_dim
         self.factor = Linear(units, name="factor")
         self.query = None if share_query_key else Linear(units, name="query")
@@ -161,10 +156,6 @@ class GlobalAttention(tf.keras.layers.Layer):
 
     def call(self, states: tf.Tensor, *, graphs: Graphs = ONE_GRAPH, fiedler: tf.Tensor | None = None) -> tf.Tensor:
         return self.combine(states, self.aggregate(self.project(states), Graphs(*graphs)), fiedler=fiedler)
-
-    def get_config(self) -> dict:
-        names = ("num_heads", "head_dim", "beta", "learn_beta", "share_query_key", "block_nodes")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
 class _Blocks(NamedTuple):

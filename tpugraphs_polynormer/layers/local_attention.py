@@ -11,27 +11,13 @@ from tpugraphs_polynormer.layers.edge_index import as_neighbours
 from tpugraphs_polynormer.layers.gate import Gate
 from tpugraphs_polynormer.layers.neighbours import ONE_GRAPH, Graphs, Neighbours
 from tpugraphs_polynormer.layers.normalization import LayerNorm, MaskedBatchNorm, layer_norm
-from tpugraphs_polynormer.layers.registration import register
+from tpugraphs_polynormer.layers.registration import Configured, register
 
 CONVOLUTIONS = ("gat", "gcn")
 
-_ARGUMENTS = (
-    "num_heads",
-    "head_dim",
-    "conv",
-    "beta",
-    "learn_beta",
-    "pre_norm",
-    "post_norm",
-    "relu",
-    "dropout_rate",
-    "formulation",
-    "recompute",
-)
-
 
 @register
-class LocalAttention(tf.keras.layers.Layer):
+class LocalAttention(Configured, tf.keras.layers.Layer):
     """Local equivariant attention (Eq. 7, as implemented in Eq. 12).
 
     h = relu(states W_h); x = relu(conv(states) + states W + b); out = (1 - beta) * LayerNorm(h * x) + beta * x.
@@ -75,17 +61,7 @@ class LocalAttention(tf.keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.head_dim = head_dim
-        self.conv = conv
-        self.beta = beta
-        self.learn_beta = learn_beta
-        self.pre_norm = pre_norm
-        self.post_norm = post_norm
-        self.relu = relu
-        self.dropout_rate = dropout_rate
-        self.formulation = formulation
-        self.recompute = recompute
+        self.keep_arguments(locals())
         units = num_heads * head_dim
         self.convolve = build_convolution(conv, num_heads=num_heads, head_dim=head_dim, formulation=formulation)
         self.linear = Linear(units, name="linear")
@@ -150,9 +126,6 @@ class LocalAttention(tf.keras.layers.Layer):
         return self.combine(
             states, aggregated, near, node_mask=Graphs(*graphs).mask, fiedler=fiedler, training=training
         )
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), **{name: getattr(self, name) for name in _ARGUMENTS}}
 
 
 def build_convolution(conv: str, *, num_heads: int, head_dim: int, formulation: str) -> Convolution:

@@ -95,7 +95,7 @@ def test_heatmaps_weights_are_a_distribution(tmp_path: Path) -> None:
     everything = heatmaps.attention_weights(task, np.arange(60), 1)
     np.testing.assert_allclose(everything.mean(1), 1, rtol=1e-5)
     np.testing.assert_allclose(everything[np.ix_(result["nodes"], result["nodes"])], weights, rtol=1e-5)
-    assert np.abs(heatmaps.attention_weights(trainer, np.arange(60), 0) - everything).max() > 1e-3, "another layer"
+    assert np.abs(heatmaps.attention_weights(task, np.arange(60), 0) - everything).max() > 1e-3, "another layer"
 
 
 def test_ablation_trains_every_scheme(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
-"""The gate beta of Polynormer's layers: learned through a sigmoid, learned as it is, or fixed."""
+"""The gate beta of Polynormer's layers (learned through a sigmoid, learned as it is, or fixed) and its product."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
-from tpugraphs_polynormer.layers.normalization import expand_like
+from tpugraphs_polynormer.layers.normalization import expand_like, layer_norm
 from tpugraphs_polynormer.layers.registration import Configured, register
 
 
@@ -42,3 +42,15 @@ class Gate(Configured, tf.keras.layers.Layer):
         else:
             gate = tf.sigmoid(self.weight) if self.beta < 0 else tf.convert_to_tensor(self.weight)
         return gate if fiedler is None else expand_like(tf.cast(fiedler, states.dtype), states) * gate
+
+
+def gated_product(
+    factor: tf.Tensor, mixed: tf.Tensor, gate: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor
+) -> tf.Tensor:
+    """(1 - gate) * LayerNorm(factor * mixed) + gate * mixed (Eq. 12); gate [dim], or [num_nodes, (1,) dim]."""
+    product = factor * mixed
+    if gate.shape.rank > 1:
+        return (1 - gate) * layer_norm(product, scale, offset) + gate * mixed
+    # One gate for all nodes is multiplied into the norm's scale and offset, which saves passes over the states.
+    rest = tf.cast(1 - gate, scale.dtype)
+    return layer_norm(product, rest * scale, rest * offset) + gate * mixed

@@ -15,6 +15,7 @@ from tpugraphs_polynormer.layers.registration import Configured, register
 
 # Nodes per block when several graphs share the batch; blocks hold nodes of one graph only.
 BLOCK_NODES = 256
+_LEAST_TOTAL = 1e-18
 
 
 class QueryKeyValue(NamedTuple):
@@ -128,7 +129,8 @@ class GlobalAttention(Configured, tf.keras.layers.Layer):
         else:
             rows = _swap_candidates(blocks.cut(query))
             attended, total = _swap_candidates(tf.matmul(rows, products)), _swap_candidates(tf.matmul(rows, keys))
-        inverse = tf.math.reciprocal_no_nan(total)
+        # Below the floor the gradient -1 / total^2 overflows, and 0 times it is NaN: such a node attends to nothing.
+        inverse = tf.math.reciprocal_no_nan(tf.where(total > _LEAST_TOTAL, total, 0.0))
         attended *= tf.tile(inverse, [1] * (inverse.shape.rank - 1) + [self.head_dim])
         return tf.cast(blocks.join(attended), projected.value.dtype)
 

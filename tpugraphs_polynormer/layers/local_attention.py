@@ -8,9 +8,9 @@ from tpugraphs_polynormer.layers.convolutions import Convolution, GraphAttention
 from tpugraphs_polynormer.layers.dense import Linear, build_layers
 from tpugraphs_polynormer.layers.dropout import Dropout
 from tpugraphs_polynormer.layers.edge_index import as_neighbours
-from tpugraphs_polynormer.layers.gate import Gate
+from tpugraphs_polynormer.layers.gate import Gate, gated_product
 from tpugraphs_polynormer.layers.neighbours import ONE_GRAPH, Graphs, Neighbours
-from tpugraphs_polynormer.layers.normalization import LayerNorm, MaskedBatchNorm, layer_norm
+from tpugraphs_polynormer.layers.normalization import LayerNorm, MaskedBatchNorm
 from tpugraphs_polynormer.layers.registration import Configured, register
 
 CONVOLUTIONS = ("gat", "gcn")
@@ -135,15 +135,3 @@ def build_convolution(conv: str, *, num_heads: int, head_dim: int, formulation: 
     if conv == "gcn":
         return GraphConvolution(units=num_heads * head_dim, formulation=formulation, name="convolve")
     raise ValueError(f"unknown conv {conv!r}, expected one of {', '.join(CONVOLUTIONS)}")
-
-
-def gated_product(
-    factor: tf.Tensor, mixed: tf.Tensor, gate: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor
-) -> tf.Tensor:
-    """(1 - gate) * LayerNorm(factor * mixed) + gate * mixed (Eq. 12); gate [dim], or [num_nodes, (1,) dim]."""
-    product = factor * mixed
-    if gate.shape.rank > 1:
-        return (1 - gate) * layer_norm(product, scale, offset) + gate * mixed
-    # One gate for all nodes is multiplied into the norm's scale and offset, which saves passes over the states.
-    rest = tf.cast(1 - gate, scale.dtype)
-    return layer_norm(product, rest * scale, rest * offset) + gate * mixed

@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: demo test test-all lint bench browser clean
 .DEFAULT_GOAL := test
 
 $(STAMP): setup.py tpugraphs_polynormer/__init__.py
@@ -27,6 +27,10 @@ test-all: $(STAMP) lint
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+# Debian's chromium, for the tests of the report in a real browser; without it they are skipped.
+browser:
+	command -v chromium || { apt-get update && apt-get install --yes --no-install-recommends chromium; }
 
 bench: $(STAMP)
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done

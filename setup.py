@@ -41,6 +41,7 @@ setup(
             "hypothesis>=6.100,<7",
             "ruff>=0.9,<0.18",
             "psutil>=5.9,<8",
+            "playwright>=1.60,<2",  # drives an installed browser; `make browser` installs one
         ],
         "dask": ["apache-beam[dask]>=2.77,<2.78"],
         "jax": ["jax>=0.6,<0.11", "flatbuffers>=24,<26"],

@@ -3,6 +3,7 @@
     python benchmarks/attention.py                              # a random graph of minesweeper's size
     python benchmarks/attention.py --nodes 100000 --head-dim 64 --chunk-elements 262144
     python benchmarks/attention.py --graph minesweeper.npz      # the edges of a Yandex npz
+    python benchmarks/attention.py --quick                      # a few hundred nodes, to check that it runs
 
 Times are medians over rounds in which the formulations alternate, so that other load affects all of them equally. Peak
 memory is that of a new process that runs one formulation, minus its memory before the first step. torch and
@@ -49,9 +50,9 @@ def build_our_step(name: str, options: argparse.Namespace) -> Callable[[], None]
 
     from tpugraphs_polynormer.layers.convolutions import GraphAttention
     from tpugraphs_polynormer.layers.edge_index import build_undirected_edge_index
-    from tpugraphs_polynormer.layers.ops import aggregation as kernels
+    from tpugraphs_polynormer.layers.ops import attention
 
-    kernels.CHUNK_ELEMENTS = options.chunk_elements or kernels.CHUNK_ELEMENTS
+    attention.CHUNK_ELEMENTS = options.chunk_elements or attention.CHUNK_ELEMENTS
     source, target, num_nodes = make_graph(options)
     edges = build_undirected_edge_index(source, target, num_nodes).as_tensors()
     formulation = "unsorted" if name == "xla" else name
@@ -143,7 +144,11 @@ def parse_options(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--formulations", nargs="+", default=list(OURS), choices=[*OURS, PEER])
-    return parser.parse_args(argv)
+    parser.add_argument("--quick", action="store_true", help="a small graph, two rounds: does it run?")
+    options = parser.parse_args(argv)
+    if options.quick:
+        options.nodes, options.pairs, options.heads, options.rounds = 300, 900, 2, 2
+    return options
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -1,6 +1,7 @@
 """The rate of feature extraction: HLO instructions per second from bytes to arrays, on one core.
 
     python benchmarks/featurize.py [--file PROGRAM.pb] [--copies 14] [--repeats 7]
+    python benchmarks/featurize.py --quick    # one repeat, to check that it runs
 
 Without --file it uses the real tuning file, if there is one (in TPUGRAPHS_REAL_DATA, or in shared/real beside the
 project). --copies repeats the program within one module: 14 copies of that file are as large as the largest graph of
@@ -10,12 +11,13 @@ TpuGraphs.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+
+from real_data import REAL_DATA
 
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.hlo.features import featurize_module
@@ -23,8 +25,7 @@ from tpugraphs_polynormer.hlo.module import Computation, Instruction, Module
 from tpugraphs_polynormer.hlo.protobuf import parse_module
 from tpugraphs_polynormer.hlo.writer import serialize_module
 
-_BESIDE = Path(__file__).resolve().parents[2] / "shared" / "real"
-_REAL_FILE = Path("tpugraphs") / "protobuf" / "module_tuning_data_layout.pb"
+_REAL_FILE = REAL_DATA / "tpugraphs" / "protobuf" / "module_tuning_data_layout.pb"
 
 
 def repeat_program(module: Module, copies: int) -> Module:
@@ -74,10 +75,14 @@ def report(name: str, count: int, seconds: list[float]) -> str:
 def parse_arguments() -> argparse.Namespace:
     """The parsed command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--file", type=Path, default=Path(os.environ.get("TPUGRAPHS_REAL_DATA", _BESIDE)) / _REAL_FILE)
+    parser.add_argument("--file", type=Path, default=_REAL_FILE)
     parser.add_argument("--copies", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=7)
-    return parser.parse_args()
+    parser.add_argument("--quick", action="store_true", help="two copies, one repeat: does it run?")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.copies, arguments.repeats = 2, 1
+    return arguments
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
     python benchmarks/node_classification.py               # minesweeper, splits 0 1 2, 64 wide: score and time
     python benchmarks/node_classification.py --full-width  # a few epochs at the authors' 512 wide: time and memory
     python benchmarks/node_classification.py --photo       # amazon-photo, 64 wide
+    python benchmarks/node_classification.py --quick       # one narrow epoch of each phase, kept nowhere, to check that it runs
 
 The same command resumes interrupted runs from their run directories.
 """
@@ -13,10 +14,12 @@ import argparse
 import dataclasses
 import json
 import resource
+import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
+from real_data import REAL_DATA
 
 from tpugraphs_polynormer.config.schema import NodeConfig, load_config
 from tpugraphs_polynormer.nodes.benchmark import format_results, run_benchmark
@@ -28,6 +31,10 @@ from tpugraphs_polynormer.training.trainer import Trainer
 
 PROJECT = Path(__file__).resolve().parents[1]
 CONFIGS = PROJECT / "configs" / "nodes"
+QUICK = (
+    *(f"model.{each}" for each in ("hidden_dim=8", "num_heads=2", "num_local_layers=1", "num_global_layers=1")),
+    *("training.local_epochs=1", "training.epochs=1"),
+)
 
 
 def measure_scores(name: str, args: argparse.Namespace) -> dict:
@@ -74,7 +81,7 @@ def with_epochs(config: NodeConfig, epochs: int) -> NodeConfig:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=PROJECT.parent / "shared" / "real" / "nodes")
+    parser.add_argument("--data", type=Path, default=REAL_DATA / "nodes")
     parser.add_argument("--run-dir", type=Path, default=Path("runs") / "node_classification")
     parser.add_argument("--splits", type=int, nargs="+", default=None, help="default: 0 1 2, or all there are")
     parser.add_argument("--photo", action="store_true", help="amazon-photo instead of minesweeper")
@@ -82,19 +89,24 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=4, help="with --full-width: epochs of each phase")
     parser.add_argument("--set", action="append", default=[], metavar="A.B=C", dest="overrides")
     parser.add_argument("--json", type=Path, help="write what was measured to this file")
+    parser.add_argument("--quick", action="store_true", help="a narrow model, one epoch of each phase: does it run?")
     return parser.parse_args()
 
 
 def main() -> None:
     keep_freed_memory()
     args = parse_arguments()
-    if args.full_width:
-        result = measure_full_width(args)
-    elif args.photo:
-        result = measure_scores("amazon-photo", args)
-    else:
-        args.splits = args.splits or [0, 1, 2]
-        result = measure_scores("minesweeper", args)
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        if args.quick:
+            args.splits, args.epochs, args.run_dir = [0], 1, Path(folder)
+            args.overrides = [*QUICK, *args.overrides]
+        if args.full_width:
+            result = measure_full_width(args)
+        elif args.photo:
+            result = measure_scores("amazon-photo", args)
+        else:
+            args.splits = args.splits or [0, 1, 2]
+            result = measure_scores("minesweeper", args)
     if args.json:
         args.json.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -1,6 +1,7 @@
 """Preprocessing and the first training batch, compared with the simple way: load all, concatenate, cache, tf.data.
 
     python benchmarks/preprocess.py [--input TREE] [--graphs 6] [--candidates 20000] [--repeats 3]
+    python benchmarks/preprocess.py --quick    # two graphs of 300 candidates, once, to check that it runs
 
 Without --input it simulates one collection of that many graphs and candidates. Every measurement runs in its own
 process; memory is the largest sum over its process tree; the two ways alternate, and medians are printed. "First batch"
@@ -177,7 +178,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--way", choices=("feed-ours", "prepare-obviously", "feed-obviously"), help=argparse.SUPPRESS)
     parser.add_argument("--made", type=Path, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    parser.add_argument("--quick", action="store_true", help="two small graphs, one repeat: does it run?")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.graphs, arguments.candidates, arguments.repeats = 2, 300, 1
+    return arguments
 
 
 def main() -> None:

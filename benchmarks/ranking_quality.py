@@ -2,6 +2,7 @@
 
     python benchmarks/ranking_quality.py                              # five collections, three models, three seeds
     python benchmarks/ranking_quality.py --collections layout:nlp:random --seeds 0 --set model.fusion=early
+    python benchmarks/ranking_quality.py --quick    # two tiny collections, one model, four steps, to check that it runs
 
 Simulates `--scale small`, preprocesses it, and trains configs/ranking/<model>/<collection>.yaml, made smaller for two
 cores (SMALLER): all models have the same width, heads, fusion, candidates and number of steps. The validation split
@@ -17,6 +18,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -43,19 +45,27 @@ SMALLER = [
     "training.steps_per_epoch=50",
     "training.validation_candidates=200",
 ]
+QUICK = [
+    "model.hidden_dim=8",
+    "model.num_heads=2",
+    "model.num_local_layers=1",
+    "training.epochs=1",
+    "training.steps_per_epoch=4",
+    "training.steps_per_execution=1",
+]
 SHOWN = ("tau", "opa", "slowdown_1", "slowdown_5")
 
 
-def prepare(work: Path) -> None:
+def prepare(work: Path, collections: list[str], scale: str) -> None:
     """Writes simulated archives and datasets to `work`, unless they are there."""
     (work / "logs").mkdir(parents=True, exist_ok=True)
     for stage, out, arguments in (
-        ("simulate", work / "simulated", ["--archives", str(work / "simulated"), "--scale", "small"]),
+        ("simulate", work / "simulated", ["--archives", str(work / "simulated"), "--scale", scale]),
         ("preprocess", work / "data", ["--archives", str(work / "simulated"), "--datasets", str(work / "data")]),
     ):
         done = work / f"{stage}.done"
         if not done.exists():
-            run_stage([stage, *arguments], work / "logs" / f"{stage}.log")
+            run_stage([stage, *arguments, "--collections", *collections], work / "logs" / f"{stage}.log")
             done.touch()
             print(f"{stage}: {out}", file=sys.stderr)
 
@@ -155,11 +165,22 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], dest="overrides", help="change a field for every run")
     parser.add_argument("--name", default="default", help="of this set of runs, where overrides differ")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--quick", action="store_true", help="tiny data, one short run of each: does it run?")
     args = parser.parse_args()
     if args.worker:
         print(json.dumps(train_and_judge(json.loads(args.worker))))
         return
-    prepare(args.work)
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        if args.quick:
+            args.work, args.models, args.seeds = Path(folder), "polynormer", "0"
+            args.collections, args.overrides = "tile:xla,layout:xla:random", [*QUICK, *args.overrides]
+        compare(args)
+
+
+def compare(args: argparse.Namespace) -> None:
+    """Makes the data, trains every model on every collection with every seed, and shows the table."""
+    names = args.collections.split(",")
+    prepare(args.work, names if args.quick else list(COLLECTIONS), "tiny" if args.quick else "small")
     jobs = [
         {
             "work": str(args.work),
@@ -170,7 +191,7 @@ def main() -> None:
             "run": str(args.work / "runs" / args.name / model / name.replace(":", "_") / f"seed-{seed}"),
         }
         for seed in args.seeds.split(",")
-        for name in args.collections.split(",")
+        for name in names
         for model in args.models.split(",")
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:

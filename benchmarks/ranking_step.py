@@ -1,7 +1,7 @@
 """Time and memory of a training step and of scoring, for early and late fusion and for plain models.
 
     python benchmarks/ranking_step.py            # everything
-    python benchmarks/ranking_step.py --quick    # a smaller program, one round, to check that it runs
+    python benchmarks/ranking_step.py --quick    # a tiny program, few candidates, one layer, to check that it runs
     python benchmarks/ranking_step.py --only polynormer --candidates 16
 
 Layout: a simulated program of about 8,000 nodes, 600 of them configurable. Tile: a simulated kernel of about 40 nodes.
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from tpugraphs_polynormer.models.ranking.batch import Batch
 
 WIDTH = 64
-PROGRAM_SEED, QUICK_SEED = 7, 1  # transformers of 7,814 and of 3,367 nodes
+PROGRAM_SEED = 7  # a transformer of 7,814 nodes
+COUNTS = ((16, 64), (16, 64, 1000), (1000, 4000))  # candidates: a training step, scoring layouts, scoring tiles
+QUICK_COUNTS = ((4,), (20,), (100,))
 OFFICIAL_BLOCK = 16  # candidates per block of the plain layout models; more do not fit into memory
 # The architecture and inputs of the official baseline.
 OFFICIAL = {"encoder": "graphsage", "fusion": "early", "features": "raw", "readout": "sum"}
@@ -68,14 +70,14 @@ TILE = {
 # Data: arrays that are written once and read by every process.
 
 
-def write_layout_data(path: Path, seed: int, num_configurable: int) -> None:
-    """Writes a simulated transformer with random choices for some of its config nodes."""
+def write_layout_data(path: Path, scale: str, num_configurable: int) -> None:
+    """Writes a simulated transformer of the scale with random choices for some of its config nodes."""
     from tpugraphs_polynormer.hlo.choices import enumerate_choices
     from tpugraphs_polynormer.hlo.features import featurize_module
     from tpugraphs_polynormer.simulator.programs import draw_program
     from tpugraphs_polynormer.simulator.scales import SCALES
 
-    module = draw_program("transformer", SCALES["full"].size, np.random.default_rng(seed))
+    module = draw_program("transformer", SCALES[scale].size, np.random.default_rng(PROGRAM_SEED))
     arrays, choices = featurize_module(module), enumerate_choices(module)
     random = np.random.default_rng(0)
     count = min(num_configurable, len(choices.node_ids))
@@ -268,34 +270,38 @@ def _peak_mib() -> float:
 # The table; this part runs in the parent process.
 
 
-def measure_apart(options: dict) -> dict[str, float] | None:
-    """The result of `measure_here` in a new process; None if it died, most likely for lack of memory."""
-    command = [sys.executable, __file__, "--worker", json.dumps(options)]
+def measure_apart(jobs: list[dict]) -> list[dict[str, float] | None]:
+    """The result of `measure_here` for each job, in one new process; None if it died, most likely out of memory."""
+    command = [sys.executable, __file__, "--worker", json.dumps(jobs)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        print(f"{options['name']}: died with {done.returncode}: {done.stderr.strip()[-300:]}", file=sys.stderr)
-        return None
+        names = ", ".join(job["name"] for job in jobs)
+        print(f"{names}: died with {done.returncode}: {done.stderr.strip()[-300:]}", file=sys.stderr)
+        return [None] * len(jobs)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def plan(arguments: argparse.Namespace) -> Iterator[dict]:
     """The groups of contenders that are measured alternately."""
     layers = {"layers": arguments.layers, "repeats": arguments.repeats, "block": arguments.block}
-    for what, counts in (("train", (16, 64)), ("score", (16, 64, 1000))):
+    training, scoring, tiles = QUICK_COUNTS if arguments.quick else COUNTS
+    for what, counts in (("train", training), ("score", scoring)):
         for k in counts:
             yield {"kind": "layout", "what": what, "candidates": k, **layers}
-    for k in (1000, 4000):
+    for k in tiles:
         yield {"kind": "tile", "what": "score", "candidates": k, **layers}
 
 
 def measure_group(group: dict, arguments: argparse.Namespace) -> dict[str, dict[str, float] | None]:
-    """The medians over the rounds, by contender."""
+    """The medians over the rounds, by contender; each has its own process, but with --quick they share one."""
     names = [name for name in (LAYOUT if group["kind"] == "layout" else TILE) if arguments.only in name]
     found: dict[str, list] = {name: [] for name in names}
     for _ in range(arguments.rounds):
-        for name in names:
-            if None not in found[name]:
-                found[name].append(measure_apart({**group, "name": name}))
+        alive = [name for name in names if None not in found[name]]
+        for together in [alive] if arguments.quick else [[name] for name in alive]:
+            results = measure_apart([{**group, "name": name} for name in together])
+            for name, result in zip(together, results, strict=True):
+                found[name].append(result)
     return {name: _median(results) for name, results in found.items()}
 
 
@@ -322,7 +328,7 @@ def show(group: dict, results: dict[str, dict[str, float] | None], num_nodes: in
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a program of 3,367 nodes, one round, one repeat")
+    parser.add_argument("--quick", action="store_true", help="a tiny program, one layer, one round, one repeat")
     parser.add_argument("--only", default="", help="contenders whose name contains this")
     parser.add_argument("--kind", choices=("layout", "tile"), help="only this kind")
     parser.add_argument("--what", choices=("train", "score"), help="only this measurement")
@@ -342,14 +348,14 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     arguments = parse_arguments()
     if arguments.worker:
-        print(json.dumps(measure_here(json.loads(arguments.worker))))
+        print(json.dumps([measure_here(job) for job in json.loads(arguments.worker)]))
         return
     if arguments.quick:
-        arguments.rounds = arguments.repeats = 1
+        arguments.rounds = arguments.repeats = arguments.layers = 1
     records = []
     with tempfile.TemporaryDirectory() as folder:
         paths = {kind: Path(folder) / f"{kind}.npz" for kind in ("layout", "tile")}
-        write_layout_data(paths["layout"], QUICK_SEED if arguments.quick else PROGRAM_SEED, arguments.configurable)
+        write_layout_data(paths["layout"], "tiny" if arguments.quick else "full", arguments.configurable)
         write_tile_data(paths["tile"], 4000)
         for group in plan(arguments):
             if any(getattr(arguments, key) not in (None, group[key]) for key in ("kind", "what", "candidates")):

@@ -1,6 +1,7 @@
 """Rank correlation on held-out candidates of the 8,000 real ones of alexnet, compared with ridge regressions.
 
-python benchmarks/real_alexnet.py [--real FOLDER] [--work FOLDER] [--seeds 0,1,2] [--set A.B=C ...]
+    python benchmarks/real_alexnet.py [--real FOLDER] [--work FOLDER] [--seeds 0,1,2] [--set A.B=C ...]
+    python benchmarks/real_alexnet.py --quick    # 400 of the rows, two short runs, to check that it runs
 
 Held out are the rows numpy.random.default_rng(0).permutation(8000)[:2000]. The last 600 of the others are for
 validation, which selects the epoch; the rest are for training. The table has Kendall's tau on all held-out rows, and on
@@ -11,12 +12,13 @@ regression on pairs, compared with itself after adding the noise of repeated can
 from __future__ import annotations
 
 import argparse
-import os
+import tempfile
 import time
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+from real_data import REAL_DATA
 
 from tpugraphs_polynormer.archives.noise import group_equal, pair_repeats
 from tpugraphs_polynormer.archives.npz import LayoutArchive, read_archive
@@ -25,22 +27,28 @@ from tpugraphs_polynormer.cli.main import main as run_command
 from tpugraphs_polynormer.process import import_tensorflow, keep_freed_memory
 from tpugraphs_polynormer.ranking.metrics import kendall_tau, rank_candidates, slowdown
 
-NUM_HELD_OUT, NUM_VALIDATION = 2000, 600
+NUM_ROWS, NUM_HELD_OUT, NUM_VALIDATION = 8000, 2000, 600
 NAME = "alexnet_train_batch_32"
+CONFIG = Path(__file__).resolve().parents[1] / "configs" / "real" / "alexnet.yaml"
+QUICK_SHARE = 20  # of the rows with --quick: one in 20
+QUICK = (
+    *(f"model.{each}" for each in ("hidden_dim=8", "num_heads=2", "num_local_layers=1")),
+    *(f"training.{each}" for each in ("epochs=1", "local_epochs=0", "steps_per_epoch=2", "steps_per_execution=1")),
+)
 
 
-def split_rows() -> dict[str, np.ndarray]:
-    """The rows of each split; "test" has the held-out ones."""
-    order = np.random.default_rng(0).permutation(8000)
-    rest = order[NUM_HELD_OUT:]
-    return {"train": rest[:-NUM_VALIDATION], "valid": rest[-NUM_VALIDATION:], "test": order[:NUM_HELD_OUT]}
+def split_rows(share: int) -> dict[str, np.ndarray]:
+    """The rows of each split, or one in `share` of them; "test" has the held-out ones."""
+    order = np.random.default_rng(0).permutation(NUM_ROWS)
+    parts = np.split(order, [NUM_HELD_OUT, NUM_ROWS - NUM_VALIDATION])
+    return {split: rows[: len(rows) // share] for split, rows in zip(("test", "train", "valid"), parts, strict=True)}
 
 
-def write_tree(source: Path, tree: Path) -> None:
+def write_tree(source: Path, tree: Path, rows_of: dict[str, np.ndarray]) -> None:
     """Writes the real archive as an official tree with one graph per split."""
     with np.load(source, allow_pickle=False) as arrays:
         whole = dict(arrays)
-    for split, rows in split_rows().items():
+    for split, rows in rows_of.items():
         part = whole | {key: whole[key][rows] for key in ("node_config_feat", "config_runtime")}
         write_archive(tree / "npz" / "layout" / "xla" / "default" / split / f"{NAME}.npz", part)
 
@@ -83,17 +91,25 @@ def report(name: str, runtimes: np.ndarray, scores: np.ndarray, is_new: np.ndarr
 
 
 def main() -> None:
-    """Trains and prints the table."""
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = Path(os.environ.get("TPUGRAPHS_REAL_DATA", Path(__file__).resolve().parents[2] / "shared" / "real"))
-    parser.add_argument("--real", type=Path, default=default)
+    parser.add_argument("--real", type=Path, default=REAL_DATA)
     parser.add_argument("--work", type=Path, default=Path("runs/real_alexnet"))
-    parser.add_argument("--config", type=Path, default=Path("configs/real/alexnet.yaml"))
+    parser.add_argument("--config", type=Path, default=CONFIG)
     parser.add_argument("--seeds", default="0,1,2,3,4")
     parser.add_argument("--set", action="append", default=[], dest="overrides")
+    parser.add_argument("--quick", action="store_true", help="few rows, two short runs: does it run?")
     args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        if args.quick:
+            args.work, args.seeds, args.overrides = Path(folder), "0,1", [*QUICK, *args.overrides]
+        compare(args)
+
+
+def compare(args: argparse.Namespace) -> None:
+    """Fits the regressions, trains the seeds, prints the table."""
     source = args.real / "tpugraphs" / "layout" / f"{NAME}.npz"
-    archive, rows = read_archive(source), split_rows()
+    archive, rows = read_archive(source), split_rows(QUICK_SHARE if args.quick else 1)
     known = {archive.node_config_feat[row].tobytes() for part in ("train", "valid") for row in rows[part]}
     held_out = rows["test"]
     is_new = np.array([archive.node_config_feat[row].tobytes() not in known for row in held_out])
@@ -104,12 +120,13 @@ def main() -> None:
     targets = archive.config_runtime[fitted] / archive.config_runtime[fitted].min() - 1
     for name, encode, strength in (("one-hot candidates", one_hot, 0.1), ("pairs of them", one_hot_pairs, 0.01)):
         started = time.process_time()
-        features = np.pad(encode(archive.node_config_feat), [[0, 0], [0, 1]], constant_values=1)
-        costs = features[held_out] @ fit_ridge(features[fitted], targets, strength)
+        features = encode(archive.node_config_feat[np.concatenate([fitted, held_out])])
+        features = np.pad(features, [[0, 0], [0, 1]], constant_values=1)
+        costs = features[len(fitted) :] @ fit_ridge(features[: len(fitted)], targets, strength)
         report(f"ridge on {name}", runtimes, -costs, is_new, time.process_time() - started)
     noise = np.random.default_rng(0).choice(repeat_noise(archive), len(held_out))
     truth = 1 + costs
-    write_tree(source, args.work / "tree")
+    write_tree(source, args.work / "tree", rows)
     collections = ["--collections", "layout:xla:default", "--runner=FnApiRunner", "--direct_num_workers=1"]
     run_command(
         ["preprocess", "--archives", str(args.work / "tree"), "--datasets", str(args.work / "data"), *collections]

@@ -1,6 +1,7 @@
 """All stages of the contest at the official size, on simulated archives, with the time, memory and disk of each.
 
     python benchmarks/rehearsal.py --work DIR [--collections ID ...] [--tenth ID ...] [--steps 200] [--keep-archives]
+    python benchmarks/rehearsal.py --quick    # a tenth of one tiny collection, two steps, kept nowhere, to check that it runs
 
 For each collection: simulate at the official scale, preprocess, train some steps of the shipped Polynormer config with
 one validation on 1,000 candidates per graph, evaluate, predict the test split. Then: one submission of all collections,
@@ -19,7 +20,7 @@ import dataclasses
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ from tpugraphs_polynormer.simulator.scales import SCALES
 _ROOT = Path(__file__).resolve().parents[1]
 _GIGA = 1e9
 _VALIDATION_CANDIDATES = 1000
+_QUICK = ("model.hidden_dim=8", "model.num_heads=2", "model.num_local_layers=1")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,17 +53,18 @@ class Stage:
 class Rehearsal:
     """The stages of a rehearsal in its working folder; `stages.jsonl` lists the finished ones."""
 
-    def __init__(self, work: Path, tenth: Sequence[str], num_steps: int, keep_archives: bool) -> None:
-        self.work, self._tenth, self._num_steps, self._keep_archives = work, tenth, num_steps, keep_archives
-        self._journal = work / "stages.jsonl"
-        work.mkdir(parents=True, exist_ok=True)
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.work, self._tenth, self._num_steps = options.work, options.tenth, options.steps
+        self._keep_archives, self._scale, self._is_quick = options.keep_archives, options.scale, options.quick
+        self._journal = self.work / "stages.jsonl"
+        self.work.mkdir(parents=True, exist_ok=True)
         lines = self._journal.read_text().splitlines() if self._journal.exists() else []
         self.finished = {(stage.collection, stage.stage): stage for stage in (Stage(**json.loads(x)) for x in lines)}
 
     def run_collection(self, name: str) -> None:
         """Runs the stages of one collection, from its simulation to its predictions."""
         folder, run_dir = name.replace(":", "/"), self.work / "runs" / name.replace(":", "_")
-        config = _ROOT / "configs" / "polynormer" / f"{name.replace(':', '_')}.yaml"
+        config = _ROOT / "configs" / "ranking" / "polynormer" / f"{name.replace(':', '_')}.yaml"
         archives, datasets, indices = (str(self.work / each) for each in ("archives", "datasets", "eval_indices"))
         data = ["--datasets", datasets]
         steps = [
@@ -69,6 +72,7 @@ class Rehearsal:
             "training.epochs=1",
             f"training.steps_per_epoch={self._num_steps}",
             "training.steps_per_execution=1",
+            *(_QUICK if self._is_quick else ()),
         ]
         settings = [part for each in steps for part in ("--set", each)]
         self._simulate(name, archives)
@@ -96,9 +100,11 @@ class Rehearsal:
 
     def _simulate(self, name: str, archives: str) -> None:
         if name in self._tenth:
-            self._run(name, "simulate", None, [sys.executable, __file__, "--simulate-tenth", name, archives], "a tenth")
+            command = [sys.executable, __file__, "--simulate-tenth", name, archives, self._scale]
+            self._run(name, "simulate", None, command, "a tenth")
         else:
-            self._run(name, "simulate", ["simulate", "--archives", archives, "--scale", "full", "--collections", name])
+            scale = ["--scale", self._scale]
+            self._run(name, "simulate", ["simulate", "--archives", archives, *scale, "--collections", name])
 
     @staticmethod
     def _write_indices(name: str, folder: Path, target: Path) -> None:
@@ -128,12 +134,12 @@ class Rehearsal:
             journal.write(json.dumps(dataclasses.asdict(done)) + "\n")
 
 
-def simulate_tenth(name: str, archives: Path) -> None:
-    """Simulates a tenth of the graphs of each split of a layout collection, at the official sizes."""
+def simulate_tenth(name: str, archives: Path, scale: str) -> None:
+    """Simulates a tenth of the graphs of each split of a layout collection, at the sizes of the scale."""
     from tpugraphs_polynormer.simulator.write import list_graphs, simulate_graph
 
-    counts = tuple(max(1, count // 10) for count in SCALES["full"].layout_graphs[name])
-    plan = dataclasses.replace(SCALES["full"], layout_graphs={name: counts})
+    counts = tuple(max(1, count // 10) for count in SCALES[scale].layout_graphs[name])
+    plan = dataclasses.replace(SCALES[scale], layout_graphs={name: counts})
     for graph in list_graphs(plan, name):
         simulate_graph(archives, Path(COLLECTIONS[name].folder) / graph.split, plan, 0, graph.number)
 
@@ -162,23 +168,28 @@ def _table_head(*names: str) -> list[str]:
 def main() -> None:
     """Runs the unfinished stages, then prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--work", type=Path, help="working folder; up to 40 GB")
+    parser.add_argument("--work", type=Path, default=Path("runs/rehearsal"), help="working folder; up to 40 GB")
     parser.add_argument("--collections", nargs="*", choices=COLLECTIONS, default=list(COLLECTIONS), metavar="ID")
     parser.add_argument("--tenth", nargs="*", choices=COLLECTIONS, default=[], metavar="ID")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--keep-archives", action="store_true")
-    parser.add_argument("--simulate-tenth", nargs=2, help=argparse.SUPPRESS)  # for the process that this script starts
+    parser.add_argument("--simulate-tenth", nargs=3, help=argparse.SUPPRESS)  # for the process that this script starts
+    parser.add_argument("--quick", action="store_true", help="a tenth of a tiny collection, two steps: does it run?")
     arguments = parser.parse_args()
     if arguments.simulate_tenth:
-        simulate_tenth(arguments.simulate_tenth[0], Path(arguments.simulate_tenth[1]))
+        name, archives, scale = arguments.simulate_tenth
+        simulate_tenth(name, Path(archives), scale)
         return
-    if arguments.work is None:
-        parser.error("--work is required")
-    rehearsal = Rehearsal(arguments.work, arguments.tenth, arguments.steps, arguments.keep_archives)
-    for name in arguments.collections:
-        rehearsal.run_collection(name)
-    rehearsal.submit()
-    print(report(rehearsal))
+    arguments.scale = "full"
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        if arguments.quick:
+            arguments.work, arguments.scale, arguments.steps = Path(folder), "tiny", 2
+            arguments.collections = arguments.tenth = ["layout:xla:random"]
+        rehearsal = Rehearsal(arguments)
+        for name in arguments.collections:
+            rehearsal.run_collection(name)
+        rehearsal.submit()
+        print(report(rehearsal))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Kendall's tau between the runtimes of the simulated TPU and the measured runtimes of real candidates.
 
     python benchmarks/simulation_fidelity.py [FOLDER]
+    python benchmarks/simulation_fidelity.py --quick    # at most 100 candidates of each archive, to check that it runs
 
 FOLDER contains the real archives (default: TPUGRAPHS_REAL_DATA, or ../shared/real). The cost model uses the arrays of
 an archive but no runtime; its constants are those of one TPU v3 core, the same for every node.
@@ -9,11 +10,11 @@ an archive but no runtime; its constants are those of one TPU v3 core, the same 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
 import numpy as np
+from real_data import REAL_DATA
 from scipy.stats import kendalltau
 
 from tpugraphs_polynormer.archives.npz import LayoutArchive, TileArchive, read_archive, relative_costs
@@ -25,19 +26,19 @@ from tpugraphs_polynormer.simulator.tile_costs import TileCosts
 ROW = "{:<38} {:>10} {:>8} {:>9} {:>13} {:>6}"
 
 
-def predict(archive: LayoutArchive | TileArchive) -> tuple[np.ndarray, np.ndarray]:
-    """The simulated seconds and the measured costs of an archive's candidates."""
+def predict(archive: LayoutArchive | TileArchive, most: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """The simulated seconds and the measured costs of an archive's first `most` candidates."""
     graph = (archive.node_feat, archive.node_opcode, archive.edge_index)
     if isinstance(archive, TileArchive):
         measured = relative_costs(archive.config_runtime, archive.config_runtime_normalizers)
-        return TileCosts(*graph).seconds(archive.config_feat), measured
-    seconds = layout_seconds(*graph, archive.node_config_ids, archive.node_config_feat)
-    return seconds, archive.config_runtime.astype(np.float64)
+        return TileCosts(*graph).seconds(archive.config_feat[:most]), measured[:most]
+    seconds = layout_seconds(*graph, archive.node_config_ids, archive.node_config_feat[:most])
+    return seconds, archive.config_runtime[:most].astype(np.float64)
 
 
-def describe(path: Path) -> str:
+def describe(path: Path, most: int | None) -> str:
     """A line of the table; tau is NaN if all simulated runtimes are equal."""
-    predicted, measured = predict(read_archive(path))
+    predicted, measured = predict(read_archive(path), most)
     tau = kendalltau(predicted, measured).statistic
     top = measured[np.argsort(predicted, kind="stable")[:5]].min() / measured.min()
     spread = f"{measured.max() / measured.min():.3f}"
@@ -47,10 +48,10 @@ def describe(path: Path) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    beside = Path(__file__).resolve().parents[2] / "shared" / "real"
-    default = Path(os.environ.get("TPUGRAPHS_REAL_DATA", beside))
-    parser.add_argument("folder", nargs="?", type=Path, default=default, metavar="FOLDER")
-    folder = parser.parse_args(argv).folder
+    parser.add_argument("folder", nargs="?", type=Path, default=REAL_DATA, metavar="FOLDER")
+    parser.add_argument("--quick", action="store_true", help="at most 100 candidates of each archive: does it run?")
+    arguments = parser.parse_args(argv)
+    folder = arguments.folder
     paths = sorted((folder / "tpugraphs" / "layout").glob("*.npz")) + sorted(
         (folder / "tpugraphs" / "tile").glob("*.npz")
     )
@@ -59,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     print(ROW.format("real graph", "candidates", "spread", "tau", "tau > noise", "top 5"))
     for path in paths:
-        print(describe(path))
+        print(describe(path, 100 if arguments.quick else None))
     return 0
 
 

@@ -1,11 +1,20 @@
 """Fixtures shared by all tests."""
 
 import os
+import random
 from pathlib import Path
 
 import pytest
 
 import tpugraphs_polynormer  # noqa: F401  (before TensorFlow, because it selects Keras 2)
+
+
+@pytest.fixture
+def moments() -> random.Random:
+    """Draws the moments of a kill test; pytest shows the printed seed when the test fails."""
+    seed = int(os.environ.get("TPUGRAPHS_KILL_SEED") or random.SystemRandom().randrange(2**32))
+    print(f"TPUGRAPHS_KILL_SEED={seed} draws the same moments again")
+    return random.Random(seed)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -22,17 +23,27 @@ def commands(page: Path) -> list[str]:
     return [line.removeprefix("$ ") for line in lines if line.removeprefix("$ ").startswith("tpugraphs ")]
 
 
+def parse(command: str) -> Namespace:
+    """The arguments of a command; the config that it names exists."""
+    words = shlex.split(command, comments=True)[1:]
+    words = words[: words.index(">")] if ">" in words else words
+    args, others = build_parser().parse_known_args(words)
+    assert args.stage
+    assert not others or args.takes_beam_arguments, command
+    config = getattr(args, "config", None)
+    if config is not None and "YOUR" not in config:
+        assert find_config(ROOT / config if config.startswith("configs/") else config).is_file(), command
+    return args
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_parses(page):
     for command in commands(page):
-        words = shlex.split(command, comments=True)[1:]
-        words = words[: words.index(">")] if ">" in words else words
-        args, others = build_parser().parse_known_args(words)
-        assert args.stage
-        assert not others or args.takes_beam_arguments, command
-        config = getattr(args, "config", None)
-        if config is not None and "YOUR" not in config:
-            assert find_config(ROOT / config if config.startswith("configs/") else config).is_file(), command
+        parse(command)
+
+
+def test_commands_are_found():
+    assert len({parse(command).stage for page in PAGES for command in commands(page)}) >= 8
 
 
 def test_the_readme_shows_every_stage():
@@ -55,8 +66,13 @@ def test_the_config_page_is_the_config():
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").rglob("*.yaml")), ids=lambda path: path.stem)
 def test_every_config_loads_and_says_its_command(path):
     load_config(path)
-    assert path.read_text().startswith("#")
-    assert re.search(r"tpugraphs |python benchmarks/", path.read_text())
+    header = [line for line in path.read_text().splitlines() if line.startswith("#")]
+    told = [each for line in header for each in re.findall(r"^#(?: Command:| )? *((?:tpugraphs|python) .+)", line)]
+    assert told, "no line of the header is a command"
+    if told[0].startswith("python"):
+        assert (ROOT / told[0].split()[1]).is_file()
+    else:
+        assert ROOT / parse(told[0]).config == path
 
 
 @pytest.mark.parametrize("model", ["polynormer", "polynormer_local", "graphsage"])
@@ -65,6 +81,11 @@ def test_a_config_per_collection_and_model(model, collection):
     config = load_config(ROOT / "configs" / "ranking" / model / f"{collection.replace(':', '_')}.yaml")
     assert config.data.collection == collection
     assert config.model.encoder == model.replace("_", "-")
+
+
+def test_the_tests_mirror_the_package():
+    rooms = {path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")}
+    assert not [room for room in rooms if not (ROOT / "tpugraphs_polynormer" / room).is_dir()]
 
 
 def test_the_architecture_page_is_the_tree():

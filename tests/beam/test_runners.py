@@ -138,11 +138,11 @@ def test_a_bad_archive_on_a_dask_cluster_is_one_line(tmp_path, dask_address):
 
 @pytest.fixture(scope="module")
 def slow_tree(tmp_path_factory) -> Path:
-    """A tree of twelve archives, one per shard, that take long enough to be interrupted."""
+    """A tree of fourteen archives, one per shard, that take long enough to be interrupted."""
     root = tmp_path_factory.mktemp("slow")
     table = np.random.default_rng(0).integers(-1, 6, (200, 18)).astype(np.float32)
     graphs = {}
-    for number in range(12):
+    for number in range(14):
         arrays = layout_arrays(200, 20, 1500, seed=number)
         choice = np.random.default_rng(number).integers(0, 200, (1500, 20))
         graphs[f"graph{number:02d}"] = arrays | {"node_config_feat": table[choice]}
@@ -163,13 +163,12 @@ def kill_in_the_middle(arguments: list[str], folder: Path, num_described: int, p
         process.wait()
 
 
-def check_killed_twice(slow_tree: Path, tmp_path: Path, *runner: str) -> None:
+def check_killed_twice(slow_tree: Path, tmp_path: Path, moments: random.Random, *runner: str) -> None:
     undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
     preprocess_here(slow_tree, undisturbed, LAYOUT, graphs_per_shard=1)
     arguments = command(slow_tree, disturbed, "--collections", LAYOUT, "--graphs-per-shard", "1", *runner)
-    chance = random.Random(len(runner))
     for low in (1, 5):
-        kill_in_the_middle(arguments, disturbed / FOLDER, chance.randint(low, low + 3), chance.random() / 20)
+        kill_in_the_middle(arguments, disturbed / FOLDER, moments.randint(low, low + 3), moments.uniform(0, 0.05))
         assert not (disturbed / FOLDER / MANIFEST_NAME).exists()  # no later stage can read it as a dataset
     before = {path.name: path.stat().st_ino for path in (disturbed / FOLDER).glob("*.shard.json")}
     subprocess.run(arguments, check=True, capture_output=True, cwd=ROOT, timeout=300)
@@ -180,13 +179,13 @@ def check_killed_twice(slow_tree: Path, tmp_path: Path, *runner: str) -> None:
     RankingDataset(disturbed / FOLDER).verify()
 
 
-def test_killed_twice_and_run_again_equals_undisturbed(slow_tree, tmp_path):
-    check_killed_twice(slow_tree, tmp_path, *ONE_WORKER)
+def test_killed_twice_and_run_again_equals_undisturbed(slow_tree, tmp_path, moments):
+    check_killed_twice(slow_tree, tmp_path, moments, *ONE_WORKER)
 
 
 @pytest.mark.slow
-def test_killed_twice_with_two_workers(slow_tree, tmp_path):
-    check_killed_twice(slow_tree, tmp_path, "--direct_num_workers=2")
+def test_killed_twice_with_two_workers(slow_tree, tmp_path, moments):
+    check_killed_twice(slow_tree, tmp_path, moments, "--direct_num_workers=2")
 
 
 def test_every_core_is_used_unless_a_runner_is_named():

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests.small_archives import layout_arrays, write_tree
 from tests.small_datasets import LAYOUT, TILE, preprocess_here, repeat_rows, small_graphs, write_small_tree
-from tpugraphs_polynormer.config.schema import DataConfig
+from tpugraphs_polynormer.config.schema import RankingDataConfig
 from tpugraphs_polynormer.datasets.input_pipeline import (
     Shard,
     batch_budget,
@@ -20,7 +20,7 @@ from tpugraphs_polynormer.datasets.manifest import DatasetError
 from tpugraphs_polynormer.datasets.reader import RankingDataset
 from tpugraphs_polynormer.datasets.targets import read_costs, to_training_costs
 
-CONFIG = DataConfig(graphs_per_batch=3, candidates_per_graph=6)
+CONFIG = RankingDataConfig(graphs_per_batch=3, candidates_per_graph=6)
 FEATURES = {LAYOUT: "node_config_feat", TILE: "config_feat"}
 
 

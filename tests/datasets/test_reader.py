@@ -13,7 +13,7 @@ import pytest
 
 from tests.small_archives import layout_arrays, write_tree
 from tests.small_datasets import LAYOUT, TILE, preprocess_here, small_graphs, write_small_tree
-from tpugraphs_polynormer.config.schema import DataConfig
+from tpugraphs_polynormer.config.schema import RankingDataConfig
 from tpugraphs_polynormer.datasets import reader
 from tpugraphs_polynormer.datasets.input_pipeline import iterate_blocks, make_training_dataset
 from tpugraphs_polynormer.datasets.manifest import DatasetError
@@ -92,7 +92,7 @@ def test_graphs_and_draws_equal_what_the_input_pipeline_yields(datasets, collect
 
 def test_a_training_batch_holds_candidates_of_the_reader(datasets):
     dataset = open_dataset(folder_of(datasets, LAYOUT))
-    batches = make_training_dataset(dataset, DataConfig(graphs_per_batch=1, candidates_per_graph=4), seed=2)
+    batches = make_training_dataset(dataset, RankingDataConfig(graphs_per_batch=1, candidates_per_graph=4), seed=2)
     graphs = list(dataset.split("train"))
     for batch in batches.take(5):
         features = batch.node_sets["op"]["features"].numpy()

@@ -5,11 +5,11 @@ import pytest
 
 from tests.small_archives import layout_arrays, write_tree
 from tests.small_datasets import LAYOUT, preprocess_here, write_small_tree
-from tpugraphs_polynormer.config.schema import DataConfig
+from tpugraphs_polynormer.config.schema import RankingDataConfig
 from tpugraphs_polynormer.datasets.reader import RankingDataset
 from tpugraphs_polynormer.datasets.sampler import CandidateSampler
 
-CONFIG = DataConfig(graphs_per_batch=3, candidates_per_graph=6)
+CONFIG = RankingDataConfig(graphs_per_batch=3, candidates_per_graph=6)
 
 
 def test_each_epoch_visits_every_rankable_graph_once(tmp_path):
@@ -35,7 +35,7 @@ def test_fast_sampling_draws_its_share_among_the_fastest(wide):
     runtimes = split.read_column(0, "runtimes")
     shares = {}
     for sampling in ("uniform", "fast"):
-        config = DataConfig(candidates_per_graph=40, sampling=sampling, fast_share=0.5, fast_quantile=0.1)
+        config = RankingDataConfig(candidates_per_graph=40, sampling=sampling, fast_share=0.5, fast_quantile=0.1)
         sampler = CandidateSampler(split, config, seed=3)
         draws = [sampler.candidates_at(position, 0) for position in range(50)]
         assert all(len(set(draw.tolist())) == 40 for draw in draws)
@@ -46,7 +46,7 @@ def test_fast_sampling_draws_its_share_among_the_fastest(wide):
 
 
 def test_uniform_sampling_leaves_no_candidate_out(wide):
-    sampler = CandidateSampler(wide.split("train"), DataConfig(candidates_per_graph=40), seed=3)
+    sampler = CandidateSampler(wide.split("train"), RankingDataConfig(candidates_per_graph=40), seed=3)
     counts = np.bincount(np.concatenate([sampler.candidates_at(i, 0) for i in range(300)]), minlength=400)
     assert counts.min() > 0
     assert abs(counts[:200].mean() / counts.mean() - 1) < 0.1

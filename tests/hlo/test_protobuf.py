@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -157,6 +158,12 @@ def test_damaged_real_bytes_give_arrays_or_one_error(real_data):
         _arrays_or_error(bytes(data[: rng.integers(len(data) // 2, len(data) + 1)]))
 
 
+# Kinds of field that look the same on the wire: varints, and what has a length.
+WIRE_TYPES = {FieldDescriptor.TYPE_ENUM: "varint", FieldDescriptor.TYPE_BOOL: "varint"}
+WIRE_TYPES |= dict.fromkeys((FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64), "varint")
+WIRE_TYPES |= dict.fromkeys((FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES), "length")
+
+
 def test_field_numbers_are_those_of_xla():
     """Every field has the number and the wire type of a field in XLA's messages, which TensorFlow contains."""
     hlo = pytest.importorskip("tensorflow.compiler.xla.service.hlo_pb2")
@@ -193,6 +200,7 @@ def test_field_numbers_are_those_of_xla():
             expected = renamed.get((name, own.name), own.name)
             assert other.name.startswith(expected), (name, own.name, other.name)
             assert other.is_repeated == own.is_repeated
+            assert WIRE_TYPES.get(other.type, other.type) == WIRE_TYPES.get(own.type, own.type), (name, own.name)
 
 
 def test_xla_reads_what_is_written():

@@ -92,6 +92,8 @@ def _check_mixed_precision(
         output, gradients = run(half, states, *args, **kwargs)
     finally:
         tf.keras.mixed_precision.set_global_policy(before)
-    assert output.dtype == half.compute_dtype or output.dtype == tf.float32
+    assert half.compute_dtype == policy.removeprefix("mixed_")
+    assert output.dtype in (half.compute_dtype, tf.float32)
+    assert np.abs(np.asarray(output, np.float64) - expected.numpy()).max() > 0, "computed in float32"
     assert_close([output], [expected], 0.1 if policy == "mixed_bfloat16" else 0.02)
     assert all(np.isfinite(np.asarray(gradient, np.float64)).all() for gradient in gradients if gradient is not None)

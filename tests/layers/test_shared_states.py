@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.layers.graphs import random_pairs
-from tpugraphs_polynormer.config.schema import ModelConfig
+from tpugraphs_polynormer.config.schema import RankingModelConfig
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
 from tpugraphs_polynormer.layers.edge_index import build_edge_index, build_undirected_edge_tensors, select_edges
 from tpugraphs_polynormer.layers.ops.aggregation import aggregate
@@ -26,7 +26,6 @@ ENCODERS = {
     "normed": {"encoder": "polynormer-local", "pre_norm": True, "post_norm": True},
     "global": {"encoder": "polynormer", "num_global_layers": 1},
     "two_global": {"encoder": "polynormer", "num_global_layers": 2, "share_query_key": False},
-    "joint": {"encoder": "polynormer", "attention": "local_and_global"},
 }
 
 
@@ -91,12 +90,12 @@ def build_model(**settings) -> RankingModel:
     )
     heads = {} if settings["encoder"] in ("gcn", "graphsage", "mlp") else {"num_heads": 2}
     settings = {"num_local_layers": 3, "hidden_dim": 8, **heads, "fusion": "early", "readout": "sum", **settings}
-    return RankingModel(kind="layout", config=ModelConfig(**settings), statistics=statistics)
+    return RankingModel(kind="layout", config=RankingModelConfig(**settings), statistics=statistics)
 
 
 def run(model: RankingModel, batch: Batch, *, shared: bool, training: bool = False) -> tuple[np.ndarray, dict]:
     """The scores of the graphs without padding, and the gradients of a random combination of them, by variable."""
-    model.share_states = shared and model.config.attention != "local_and_global"
+    model.share_states = shared
     is_real = batch.candidate_mask.numpy()
     weights = np.random.default_rng(9).normal(size=is_real.shape) * is_real
     with tf.GradientTape() as tape:
@@ -150,6 +149,13 @@ def test_readouts_equal_naive(encoder: str, readout: str) -> None:
 def test_batch_norm_counts_a_shared_row_once_per_candidate() -> None:
     model = build_model(**ENCODERS["normed"], relu=False)
     naive_and_shared(model, BATCHES["padded"](), training=True)
+
+
+def test_where_one_layer_reaches_every_node_nothing_is_shared() -> None:
+    joint = build_model(encoder="polynormer", attention="local_and_global")
+    assert build_model(**ENCODERS["global"]).share_states and not joint.share_states
+    scores, _ = run(joint, BATCHES["padded"](), shared=joint.share_states)
+    assert np.ptp(scores.reshape(-1, K), axis=1).max() > 0
 
 
 def test_under_xla_the_naive_computation_runs() -> None:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tpugraphs_polynormer.layers.edge_index import build_undirected_edge_index
 from tpugraphs_polynormer.models.polynormer import Polynormer
-from tpugraphs_polynormer.nodes.experiments.base_model import BaseModel
+from tpugraphs_polynormer.nodes.experiments.monomials import PolynomialBaseModel
 from tpugraphs_polynormer.nodes.fiedler import compute_fiedler
 
 
@@ -68,7 +68,7 @@ def monomial_weights(factors: list[int], num_nodes: int) -> list[np.ndarray]:
 def test_base_model_represents_monomials_of_degree_two_to_the_layers(factors: list[int]) -> None:
     states = np.random.default_rng(1).uniform(-1.5, 1.5, [50, 8, 1])
     weights = monomial_weights(factors, 8)
-    model = BaseModel(num_layers=len(weights), dtype="float64")
+    model = PolynomialBaseModel(num_layers=len(weights), dtype="float64")
     model.build([None, 8, 1])
     for i, mixing in enumerate(weights):
         model.mixing[i].assign(mixing)
@@ -80,7 +80,7 @@ def test_base_model_represents_monomials_of_degree_two_to_the_layers(factors: li
 
 def test_base_model_has_no_higher_degree() -> None:
     """Along a line in input space, L layers are a polynomial of degree 2^L: the difference of order 2^L + 1 is zero."""
-    model = BaseModel(num_layers=2, dtype="float64")
+    model = PolynomialBaseModel(num_layers=2, dtype="float64")
     rng = np.random.default_rng(2)
     start, direction = rng.normal(size=[2, 3, 2])
     values = model(start + np.arange(7)[:, np.newaxis, np.newaxis] * direction).numpy()

@@ -365,22 +365,3 @@ def test_downloaded_files_land_where_the_loaders_look(tmp_path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
         assert find_benchmarks(tmp_path)[name] is not None
-
-
-def test_graph_tensor_has_the_masks_of_its_split(tmp_path):
-    from tpugraphs_polynormer.nodes.graph_tensor import EDGES as EDGE_SET
-    from tpugraphs_polynormer.nodes.graph_tensor import NODES, to_graph_tensor
-
-    write_yandex(tmp_path)
-    dataset = read_benchmark("tolokers", tmp_path)
-    graph = to_graph_tensor(dataset, 1)
-    nodes, edges = graph.node_sets[NODES], graph.edge_sets[EDGE_SET]
-    np.testing.assert_array_equal(nodes["features"], FEATURES)
-    np.testing.assert_array_equal(nodes["label"], LABELS)
-    for name, part in zip(("train", "valid", "test"), PARTS, strict=True):
-        np.testing.assert_array_equal(nodes[f"{name}_mask"], to_mask(part))
-    found = np.stack([edges.adjacency.source.numpy(), edges.adjacency.target.numpy()], axis=1)
-    np.testing.assert_array_equal(found, dataset.edges)
-    assert graph.num_components.numpy() == 1
-    with pytest.raises(ValueError, match=r"split 2 does not exist; choose from 0\.\.1"):
-        to_graph_tensor(dataset, 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -162,6 +163,15 @@ def test_the_compiled_step_learns_the_same(tmp_path: Path) -> None:
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-3)
 
 
+@pytest.mark.parametrize("setting", ["learning_rate=0.1", "weight_decay=0.5"])
+def test_the_optimizer_obeys_the_config(tmp_path: Path, setting: str) -> None:
+    short = ["training.local_epochs=2", "training.epochs=0", "model.dropout_rate=0", "model.encoder=gcn"]
+    plain = train(make_config(*short), tmp_path / "plain")
+    changed = train(make_config(*short, f"training.{setting}"), tmp_path / "changed")
+    assert plain[0]["loss"] == pytest.approx(changed[0]["loss"], rel=1e-6), "before the first update"
+    assert abs(plain[1]["loss"] - changed[1]["loss"]) > 1e-4
+
+
 def test_evaluations_can_be_rarer(tmp_path: Path) -> None:
     config = make_config("training.local_epochs=5", "training.epochs=4", "training.epochs_per_evaluation=3")
     assert [record["epoch"] for record in train(config, tmp_path)] == [2, 4, 5, 8]
@@ -218,13 +228,16 @@ def start_child(path: Path) -> subprocess.Popen:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_records", [6, 50])
-def test_a_killed_process_run_again_ends_with_the_same_numbers(tmp_path: Path, num_records: int) -> None:
+def test_a_killed_process_run_again_ends_with_the_same_numbers(
+    tmp_path: Path, num_records: int, moments: random.Random
+) -> None:
     assert start_child(tmp_path / "unbroken").wait() == 0
     metrics = tmp_path / "broken" / "split_1" / "metrics.jsonl"
     child = start_child(tmp_path / "broken")
     while not metrics.exists() or metrics.read_text().count("\n") < num_records:
         assert child.poll() is None, "the child ended before it was killed"
         time.sleep(0.002)
+    time.sleep(moments.uniform(0, 0.05))  # within the epoch that follows, its evaluation or its checkpoint
     child.send_signal(signal.SIGKILL)
     child.wait()
     assert not (tmp_path / "broken" / "summary.json").exists()

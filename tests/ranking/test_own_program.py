@@ -9,14 +9,20 @@ import pytest
 import tensorflow as tf
 
 from tests.ranking_data import TILE, ranking_datasets, scratch_folder, small_config
+from tests.small_archives import write_tree
 from tests.small_datasets import LAYOUT, preprocess_here
+from tpugraphs_polynormer.archives.tuning import layout_archive
 from tpugraphs_polynormer.datasets.statistics import measure_moments, summarize_moments
 from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo import from_tf
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.module import Computation, Instruction, Module, Shape
+from tpugraphs_polynormer.hlo.sampling import draw_candidates, enumerate_choices
 from tpugraphs_polynormer.hlo.writer import serialize_module
-from tpugraphs_polynormer.ranking.own_program import measure_novelty, rank_program
+from tpugraphs_polynormer.ranking import own_program, scorer
+from tpugraphs_polynormer.ranking.own_program import ProgramRanking, measure_novelty, rank_program
+from tpugraphs_polynormer.ranking.runs import load_ranker
+from tpugraphs_polynormer.ranking.scorer import Scorer
 from tpugraphs_polynormer.ranking.task import train_ranking
 from tpugraphs_polynormer.simulator.write import simulate
 from tpugraphs_polynormer.training.run_directory import RunError
@@ -40,11 +46,19 @@ def run_dir():
     return path
 
 
+def check_ranking(ranking: ProgramRanking, num_candidates: int) -> None:
+    """Each candidate once, by falling score; the scores are numbers, and tell candidates apart where layouts differ."""
+    assert np.array_equal(np.sort(ranking.order), np.arange(num_candidates))
+    assert ranking.scores.shape == (num_candidates,) and np.isfinite(ranking.scores).all()
+    assert (np.diff(ranking.scores[ranking.order]) <= 0).all()
+    distinct = len(np.unique(ranking.candidates, axis=0))
+    assert distinct > 2 and len(np.unique(ranking.scores.round(5))) > distinct / 2
+
+
 def test_candidates_are_ordered_by_score_and_the_default_is_placed(run_dir):
     ranking = rank_program(run_dir, matrix_product(), num_candidates=40, seed=1)
     assert ranking.candidates.shape == (40, 2, 18)
-    assert np.array_equal(np.sort(ranking.order), np.arange(40))
-    assert (np.diff(ranking.scores[ranking.order]) <= 0).all()
+    check_ranking(ranking, 40)
     assert ranking.order[ranking.default_rank - 1] == 0
     again = rank_program(run_dir, matrix_product(), num_candidates=40, seed=1)
     assert np.array_equal(ranking.scores, again.scores)
@@ -53,11 +67,35 @@ def test_candidates_are_ordered_by_score_and_the_default_is_placed(run_dir):
     assert first[1].startswith(f"1. candidate {ranking.order[0]}:")
 
 
-def test_equal_candidates_get_equal_scores(run_dir):
+def test_equal_candidates_get_equal_scores_and_others_do_not(run_dir, monkeypatch):
+    """Random draws seldom repeat a candidate, so each is drawn three times, far enough apart for several blocks."""
+
+    def draw_thrice(choices, num_candidates: int, **settings) -> np.ndarray:
+        return np.tile(draw_candidates(choices, num_candidates // 3, **settings), (3, 1, 1))
+
+    monkeypatch.setattr(own_program, "draw_candidates", draw_thrice)
+    monkeypatch.setattr(scorer, "block_size", lambda *_: 16)
     ranking = rank_program(run_dir, matrix_product(), num_candidates=60, seed=0)
-    for i in range(60):
-        same = (ranking.candidates == ranking.candidates[i]).all(axis=(1, 2))
-        assert np.ptp(ranking.scores[same]) < 1e-5
+    thirds = ranking.scores.reshape(3, 20)
+    np.testing.assert_allclose(thirds[1:], np.broadcast_to(thirds[0], (2, 20)), atol=1e-5)
+    check_ranking(ranking, 60)
+
+
+def test_the_scores_are_those_of_a_dataset_of_the_program(run_dir, tmp_path):
+    """The program as an archive, preprocessed by the Beam job and scored by the restored run."""
+    product = matrix_product()
+    ranking = rank_program(run_dir, product, num_candidates=20)
+    arrays = layout_archive(
+        featurize_module(product),
+        node_config_ids=enumerate_choices(product).node_ids,
+        node_config_feat=ranking.candidates,
+        config_runtime=np.arange(1, 21),
+    )
+    write_tree(tmp_path / "in", LAYOUT, {"valid": {"product": arrays}})
+    (dataset,) = preprocess_here(tmp_path / "in", tmp_path / "out", LAYOUT)
+    model = load_ranker(run_dir, ranking_datasets()).model
+    expected = Scorer(model, dataset, candidates_per_group=4, seed=0).score_graph(dataset.split("valid"), 0)
+    np.testing.assert_allclose(ranking.scores, expected, atol=1e-5)
 
 
 def test_novelty_counts_unseen_opcodes_and_values_outside_the_range():
@@ -97,6 +135,9 @@ def test_the_command_prints_the_best_and_writes_all(run_dir, tmp_path):
     assert "% of the program's nodes" in done.stderr
     with np.load(tmp_path / "ranking.npz", allow_pickle=False) as arrays:
         assert np.array_equal(np.argsort(-arrays["scores"], kind="stable"), arrays["ranking"])
+        expected = rank_program(run_dir, matrix_product(), num_candidates=30)
+        np.testing.assert_allclose(arrays["scores"], expected.scores, atol=1e-6)
+        assert f"1. candidate {arrays['ranking'][0]}:" in done.stdout
     program.write_bytes(b"\xff" * 50)
     failed = subprocess.run(command, capture_output=True, text=True, check=False)
     assert failed.returncode == 2
@@ -110,8 +151,7 @@ def test_a_tf_function_goes_to_a_ranking(run_dir):
     def layer(inputs: tf.Tensor) -> tf.Tensor:
         return tf.nn.relu(inputs @ weights)
 
-    ranking = rank_program(run_dir, from_tf(layer, tf.zeros([8, 32])), num_candidates=20)
-    assert len(ranking.order) == 20
+    check_ranking(rank_program(run_dir, from_tf(layer, tf.zeros([8, 32])), num_candidates=20), 20)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +168,7 @@ def simulated_run():
 @pytest.mark.slow
 def test_programs_go_to_a_ranking_by_a_model_of_simulated_data(simulated_run):
     pytest.importorskip("jax")
-    from tests.jax_programs import small_cnn, small_transformer
+    from tests.hlo.jax_programs import small_cnn, small_transformer
     from tpugraphs_polynormer.hlo import from_jax
 
     modules = [from_jax(function, *args) for function, args in (small_cnn(), small_transformer())]
@@ -136,5 +176,4 @@ def test_programs_go_to_a_ranking_by_a_model_of_simulated_data(simulated_run):
     for module in modules:
         opcodes = {each.opcode for computation in module.computations for each in computation.instructions}
         assert opcodes & {"convolution", "dot"}
-        ranking = rank_program(simulated_run, module, num_candidates=50)
-        assert np.array_equal(np.sort(ranking.order), np.arange(50))
+        check_ranking(rank_program(simulated_run, module, num_candidates=50), 50)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tracemalloc
 
 import numpy as np
@@ -342,10 +340,3 @@ def test_scoring_names_what_is_wrong(tmp_path, csv):
     csv.write_text("ID,TopConfigs\n")
     with pytest.raises(SubmissionError, match=r"not a valid submission\n.*conv\.1: found no row"):
         score_submission(csv, truth, EXPECTED)
-
-
-def test_starts_without_tensorflow_or_beam():
-    code = (
-        "import sys, tpugraphs_polynormer.ranking.submission; print({'tensorflow', 'apache_beam'} & set(sys.modules))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

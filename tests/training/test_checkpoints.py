@@ -1,7 +1,9 @@
 """Run directories after kills between two writes, after moves, and with other configs."""
 
+import gc
 import json
 import shutil
+import tempfile
 
 import pytest
 import tensorflow as tf
@@ -110,13 +112,19 @@ def test_a_kill_within_a_save_leaves_the_older_checkpoint(tmp_path, left):
     assert again.restore() == 2 and float(module.value) == 8.0
 
 
-def test_a_worker_that_does_not_write_reads_the_writers(tmp_path):
-    run = started(tmp_path)
+def test_a_worker_that_does_not_write_reads_the_writers(tmp_path, monkeypatch):
+    run, elsewhere = started(tmp_path), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
     Checkpoints(run, "latest", module=counter(4.0)).save(1)
     module = counter(9.0)
     reader = Checkpoints(run, "latest", writes=False, module=module)
     reader.save(2)
     assert reader.restore() == 1 and float(module.value) == 4.0
+    assert list(elsewhere.rglob("ckpt-2.index"))
+    del reader
+    gc.collect()
+    assert not list(elsewhere.iterdir()), "thrown away with its worker"
 
 
 def test_a_foreign_or_broken_checkpoint_is_named(tmp_path):

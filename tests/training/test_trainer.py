@@ -122,16 +122,16 @@ def test_learning_happens(tmp_path, name):
     assert second < first / 3, "each epoch's loss is its own mean, not the run's"
 
 
-def test_kill_9_at_any_moment_and_rerun_ends_with_the_same_weights(tmp_path):
+def test_kill_9_at_any_moment_and_rerun_ends_with_the_same_weights(tmp_path, moments):
     arguments = command(tmp_path / "run", "training.epochs=8", *DROPOUT)
-    random, kills = np.random.default_rng(), 0
+    kills = 0
     for _ in range(2):
         process = start(arguments)
         epochs = kills * 2 + 1  # the kill is at a random moment after that many epochs
         metrics = tmp_path / "run/metrics.jsonl"
         while process.poll() is None and (not metrics.exists() or len(metrics.read_text().splitlines()) < epochs):
             time.sleep(0.01)
-        time.sleep(random.uniform(0, 0.3))
+        time.sleep(moments.uniform(0, 0.3))
         process.send_signal(signal.SIGKILL)
         process.communicate()
         kills += process.returncode == -signal.SIGKILL

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from tpugraphs_polynormer.catalog import BENCHMARKS, COLLECTIONS
 from tpugraphs_polynormer.config.loader import ConfigError, document_settings, peek_field, read_config, section, setting
@@ -12,6 +13,15 @@ from tpugraphs_polynormer.config.loader import ConfigError, document_settings, p
 _TASKS = ("ranking", "node_classification")
 _ENCODERS = ("polynormer", "polynormer-local", "graphsage", "gcn", "gat")
 _WITH_HEADS = ("polynormer", "polynormer-local", "gat")
+
+
+def _refuse_unread(config: Any, condition: str, holds: bool, *names: str) -> None:
+    """Raises ConfigError for a field without its default that is read only under a condition, if that does not hold."""
+    defaults = {field.name: field.default for field in fields(config)}
+    for name in names:
+        if not holds and getattr(config, name) != defaults[name]:
+            found = f"{name}: found {getattr(config, name)!r}, but it is read only with {condition}"
+            raise ConfigError(f"{found}; set that too, or leave {name} at {defaults[name]!r}")
 
 
 @dataclass(frozen=True)
@@ -91,8 +101,10 @@ class RankingModelConfig(EncoderConfig):
         super().__post_init__()
         if self.readout == "official" and (self.fusion != "early" or self.cross_candidates):
             raise ConfigError("readout: official needs fusion=early and cross_candidates=false")
-        if self.segment_nodes and self.fusion != "early":
-            raise ConfigError(f"segment_nodes: found {self.segment_nodes} with late fusion, expected fusion=early or 0")
+        _refuse_unread(self, "fusion=early", self.fusion == "early", "segment_nodes")
+        _refuse_unread(self, "fusion=late", self.fusion == "late", "num_fusion_layers", "num_nconfig_layers")
+        _refuse_unread(self, "features=scaled", self.features == "scaled", "layout_dim")
+        _refuse_unread(self, "cross_candidates=true", self.cross_candidates, "num_groupings")
 
     def _has_heads(self) -> bool:
         return self.cross_candidates or super()._has_heads()
@@ -119,6 +131,9 @@ class RankingDataConfig:
         0.1, "with sampling=fast: share of candidates that count as the fastest", low=0.001, high=1
     )
     static_shapes: bool = setting(False, "pad each batch to the sizes in the manifest (TPU, XLA)")
+
+    def __post_init__(self) -> None:
+        _refuse_unread(self, "sampling=fast", self.sampling == "fast", "fast_share", "fast_quantile")
 
 
 @dataclass(frozen=True)
@@ -152,7 +167,8 @@ class TrainingConfig:
     optimizer: str = setting("adamw", "optimizer", choices=("adam", "adamw"))
     learning_rate: float = setting(1e-3, "highest learning rate", low=0)
     weight_decay: float = setting(0.0, "decoupled with adamw, L2 in the gradient with adam", low=0)
-    clip_norm: float = setting(1.0, "largest global norm of the gradient; 0 for no limit", low=0)
+    clip_norm: float = setting(1.0, "largest norm of the gradient; 0 for no limit", low=0)
+    clip_each: bool = setting(False, "clip_norm limits the gradient of each variable, not that of all together")
     schedule: str = setting("cosine", "learning rate over time", choices=("constant", "cosine"))
     warmup_steps: int = setting(50, "steps over which the learning rate rises from 0", low=0)
     epochs: int = setting(20, "epochs of the global phase, or of a model with one phase", low=0)
@@ -164,6 +180,7 @@ class TrainingConfig:
     jit_compile: bool = setting(False, "compile the training step with XLA (needs static shapes)")
 
     def __post_init__(self) -> None:
+        _refuse_unread(self, "clip_norm above 0", self.clip_norm > 0, "clip_each")
         if not self.local_epochs + self.epochs:
             raise ConfigError("epochs: found 0, and local_epochs too; expected at least one epoch")
 
@@ -182,7 +199,7 @@ class NodeTrainingConfig(TrainingConfig):
     """The training of a node classifier; the defaults are those of the authors' code."""
 
     optimizer: str = setting("adam", "optimizer", choices=("adam", "adamw"))
-    clip_norm: float = setting(0.0, "largest global norm of the gradient; 0 for no limit", low=0)
+    clip_norm: float = setting(0.0, "largest norm of the gradient; 0 for no limit", low=0)
     schedule: str = setting("constant", "learning rate over time", choices=("constant", "cosine"))
     warmup_steps: int = setting(0, "steps over which the learning rate rises from 0", low=0)
     steps_per_execution: int = setting(1, "steps of one call from Python", low=1)
@@ -196,7 +213,12 @@ class NodeTrainingConfig(TrainingConfig):
 
 @dataclass(frozen=True)
 class RankingConfig:
-    """An experiment that ranks candidates."""
+    """An experiment that ranks candidates.
+
+    Example:
+      >>> tp.RankingConfig().model.fusion
+      'late'
+    """
 
     task: str = setting("ranking", "what is learned", choices=_TASKS)
     seed: int = setting(0, "seed of everything random", low=0, high=2**31 - 1)
@@ -212,7 +234,12 @@ class RankingConfig:
 
 @dataclass(frozen=True)
 class NodeConfig:
-    """An experiment that classifies the nodes of a graph."""
+    """An experiment that classifies the nodes of a graph.
+
+    Example:
+      >>> tp.NodeConfig().training.optimizer
+      'adam'
+    """
 
     task: str = setting("node_classification", "what is learned", choices=_TASKS)
     seed: int = setting(0, "seed of everything random", low=0, high=2**31 - 1)
@@ -226,8 +253,6 @@ class NodeConfig:
 
 
 Config = RankingConfig | NodeConfig
-# Short names for models/ranking/model.py and datasets/input_pipeline.py.
-ModelConfig, DataConfig = RankingModelConfig, RankingDataConfig
 
 
 def load_config(path: Path | str | None, overrides: Sequence[str] = ()) -> Config:

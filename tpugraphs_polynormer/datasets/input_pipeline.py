@@ -20,7 +20,7 @@ import tensorflow as tf
 import tensorflow_gnn as tfgnn
 from google.protobuf import text_format
 
-from tpugraphs_polynormer.config.schema import DataConfig
+from tpugraphs_polynormer.config.schema import RankingDataConfig
 from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit
 from tpugraphs_polynormer.datasets.sampler import CandidateSampler, fetch_candidates
 from tpugraphs_polynormer.datasets.schema import schema_text
@@ -52,7 +52,7 @@ _WHOLE = Shard()
 
 def make_training_dataset(
     collection: RankingDataset,
-    config: DataConfig,
+    config: RankingDataConfig,
     *,
     seed: int,
     start_step: int = 0,
@@ -83,7 +83,7 @@ def make_training_dataset(
     return _batch(graphs, config.graphs_per_batch, batch_budget(collection, config)).prefetch(2)
 
 
-def batch_budget(collection: RankingDataset, config: DataConfig) -> tfgnn.SizeConstraints | None:
+def batch_budget(collection: RankingDataset, config: RankingDataConfig) -> tfgnn.SizeConstraints | None:
     """Static sizes that every batch fits into: G times the largest train graph, plus one node for padding edges."""
     if not config.static_shapes:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tpugraphs_polynormer.config.schema import DataConfig
+from tpugraphs_polynormer.config.schema import RankingDataConfig
 from tpugraphs_polynormer.datasets.manifest import DatasetError
 from tpugraphs_polynormer.datasets.reader import RankingSplit
 from tpugraphs_polynormer.datasets.targets import read_costs, to_training_costs
@@ -13,7 +13,7 @@ from tpugraphs_polynormer.datasets.targets import read_costs, to_training_costs
 class CandidateSampler:
     """The graph and the candidates at each position of an endless sequence; the same seed gives the same sequence."""
 
-    def __init__(self, split: RankingSplit, config: DataConfig, seed: int) -> None:
+    def __init__(self, split: RankingSplit, config: RankingDataConfig, seed: int) -> None:
         self._split, self._config, self._seed = split, config, seed
         # A graph with one distinct candidate has nothing to rank.
         self._graphs = np.array([i for i, entry in enumerate(split.graphs) if entry.num_candidates > 1])

@@ -13,10 +13,10 @@ import tensorflow as tf
 from tpugraphs_polynormer.layers.dense import Linear, build_layers
 from tpugraphs_polynormer.layers.edge_index import as_neighbours
 from tpugraphs_polynormer.layers.neighbours import Neighbours
-from tpugraphs_polynormer.layers.registration import register
+from tpugraphs_polynormer.layers.registration import Configured, register
 
 
-class Convolution(tf.keras.layers.Layer):
+class Convolution(Configured, tf.keras.layers.Layer):
     """A layer of three steps: states [rows, (candidates,) dim] -> [output rows, (candidates,) units]."""
 
     def project(self, states: tf.Tensor) -> tf.Tensor | tuple[tf.Tensor, ...]:
@@ -63,9 +63,7 @@ class GraphAttention(Convolution):
 
     def __init__(self, *, num_heads: int, head_dim: int, formulation: str = "auto", **kwargs):
         super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.head_dim = head_dim
-        self.formulation = formulation
+        self.keep_arguments(locals())
         self.linear = Linear(num_heads * head_dim, use_bias=False, kernel_initializer="glorot_uniform", name="linear")
 
     def build(self, shape: tf.TensorShape) -> None:
@@ -95,10 +93,6 @@ class GraphAttention(Convolution):
         attended = near.attend(*logits, values, formulation=self.formulation)
         return tf.reshape(attended, tf.concat([tf.shape(attended)[:-2], [self.num_heads * self.head_dim]], 0))
 
-    def get_config(self) -> dict:
-        own = {"num_heads": self.num_heads, "head_dim": self.head_dim, "formulation": self.formulation}
-        return {**super().get_config(), **own}
-
 
 @register
 class GraphConvolution(Convolution):
@@ -116,8 +110,7 @@ class GraphConvolution(Convolution):
 
     def __init__(self, *, units: int, formulation: str = "auto", **kwargs):
         super().__init__(**kwargs)
-        self.units = units
-        self.formulation = formulation
+        self.keep_arguments(locals())
         self.linear = Linear(units, use_bias=False, kernel_initializer="glorot_uniform", name="linear")
 
     def build(self, shape: tf.TensorShape) -> None:
@@ -144,9 +137,6 @@ class GraphConvolution(Convolution):
             projected = near.add_first(projected, added)
         return self.combine(states, self.aggregate(projected, near), near)
 
-    def get_config(self) -> dict:
-        return {**super().get_config(), "units": self.units, "formulation": self.formulation}
-
 
 @register
 class SageConvolution(Convolution):
@@ -165,9 +155,7 @@ class SageConvolution(Convolution):
 
     def __init__(self, *, units: int, how: str = "mean", formulation: str = "auto", **kwargs):
         super().__init__(**kwargs)
-        self.units = units
-        self.how = how
-        self.formulation = formulation
+        self.keep_arguments(locals())
         self.from_neighbors = Linear(units, use_bias=False, name="from_neighbors")
         self.from_self = Linear(units, name="from_self")
 
@@ -186,6 +174,3 @@ class SageConvolution(Convolution):
     def combine(self, states: tf.Tensor, aggregated: tf.Tensor, near: Neighbours) -> tf.Tensor:
         """The row's own part added."""
         return aggregated + near.expand(self.from_self(states))
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "units": self.units, "how": self.how, "formulation": self.formulation}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tpugraphs_polynormer.layers.registration import register
+from tpugraphs_polynormer.layers.registration import Configured, register
 
 _LEVELS = 1 << 16
 
 
-class SeededLayer(tf.keras.layers.Layer):
+class SeededLayer(Configured, tf.keras.layers.Layer):
     """A layer that draws random numbers from a state that is saved with its weights.
 
     The state is a pair (seed of this layer, number of draws). The seed is drawn at creation, so that
@@ -48,9 +48,9 @@ class Dropout(SeededLayer):
 
     def __init__(self, *, rate: float, **kwargs):
         super().__init__(**kwargs)
+        self.keep_arguments(locals())
         if not 0 <= rate < 1:
             raise ValueError(f"dropout rate {rate} is outside [0, 1)")
-        self.rate = rate
 
     def call(self, states: tf.Tensor, *, training: bool | None = None) -> tf.Tensor:
         if not training or self.rate == 0:
@@ -58,9 +58,6 @@ class Dropout(SeededLayer):
         keep = _random_levels(tf.shape(states), self.draw_seed()) >= round(self.rate * _LEVELS)
         scale = tf.cast(1 / (1 - self.rate), states.dtype)
         return tf.where(keep, states * scale, tf.zeros([], states.dtype))
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "rate": self.rate}
 
 
 def _start_state(shape: tf.TensorShape, dtype: tf.DType | None = None) -> tf.Tensor:

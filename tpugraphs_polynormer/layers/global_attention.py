@@ -11,10 +11,11 @@ from tpugraphs_polynormer.layers.edge_index import invert_order
 from tpugraphs_polynormer.layers.gate import Gate
 from tpugraphs_polynormer.layers.neighbours import ONE_GRAPH, Graphs
 from tpugraphs_polynormer.layers.normalization import LayerNorm, expand_like
-from tpugraphs_polynormer.layers.registration import register
+from tpugraphs_polynormer.layers.registration import Configured, register
 
 # Nodes per block when several graphs share the batch; blocks hold nodes of one graph only.
 BLOCK_NODES = 256
+_LEAST_TOTAL = 1e-18
 
 
 class QueryKeyValue(NamedTuple):
@@ -37,7 +38,7 @@ class KeySums(NamedTuple):
 
 
 @register
-class GlobalAttention(tf.keras.layers.Layer):
+class GlobalAttention(Configured, tf.keras.layers.Layer):
     """Global equivariant attention (Eqs. 6 and 8): out = LayerNorm(attention(q, k, v)) * (states W_h + b + beta).
 
     attention_i = s(q_i) sum_j s(k_j)^T v_j / (s(q_i) . sum_j s(k_j)), j over the real nodes of i's graph, s = sigmoid.
@@ -71,12 +72,7 @@ class GlobalAttention(tf.keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.head_dim = head_dim
-        self.beta = beta
-        self.learn_beta = learn_beta
-        self.share_query_key = share_query_key
-        self.block_nodes = block_nodes
+        self.keep_arguments(locals())
         units = num_heads * head_dim
         self.factor = Linear(units, name="factor")
         self.query = None if share_query_key else Linear(units, name="query")
@@ -133,7 +129,8 @@ class GlobalAttention(tf.keras.layers.Layer):
         else:
             rows = _swap_candidates(blocks.cut(query))
             attended, total = _swap_candidates(tf.matmul(rows, products)), _swap_candidates(tf.matmul(rows, keys))
-        inverse = tf.math.reciprocal_no_nan(total)
+        # Below the floor the gradient -1 / total^2 overflows, and 0 times it is NaN: such a node attends to nothing.
+        inverse = tf.math.reciprocal_no_nan(tf.where(total > _LEAST_TOTAL, total, 0.0))
         attended *= tf.tile(inverse, [1] * (inverse.shape.rank - 1) + [self.head_dim])
         return tf.cast(blocks.join(attended), projected.value.dtype)
 
@@ -161,10 +158,6 @@ class GlobalAttention(tf.keras.layers.Layer):
 
     def call(self, states: tf.Tensor, *, graphs: Graphs = ONE_GRAPH, fiedler: tf.Tensor | None = None) -> tf.Tensor:
         return self.combine(states, self.aggregate(self.project(states), Graphs(*graphs)), fiedler=fiedler)
-
-    def get_config(self) -> dict:
-        names = ("num_heads", "head_dim", "beta", "learn_beta", "share_query_key", "block_nodes")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
 class _Blocks(NamedTuple):

@@ -38,10 +38,7 @@ class JointAttention(GlobalAttention):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.conv = conv
-        self.relu = relu
-        self.dropout_rate = dropout_rate
-        self.formulation = formulation
+        self.keep_arguments(locals())
         self.convolve = build_convolution(
             conv, num_heads=self.num_heads, head_dim=self.head_dim, formulation=formulation
         )
@@ -74,7 +71,3 @@ class JointAttention(GlobalAttention):
     ) -> tf.Tensor:
         aggregated = self.aggregate(self.project(states), Graphs(*graphs)) + self.convolve(states, near)
         return self.combine(states, aggregated, fiedler=fiedler, training=training)
-
-    def get_config(self) -> dict:
-        names = ("conv", "relu", "dropout_rate", "formulation")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

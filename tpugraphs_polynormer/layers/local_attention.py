@@ -8,30 +8,16 @@ from tpugraphs_polynormer.layers.convolutions import Convolution, GraphAttention
 from tpugraphs_polynormer.layers.dense import Linear, build_layers
 from tpugraphs_polynormer.layers.dropout import Dropout
 from tpugraphs_polynormer.layers.edge_index import as_neighbours
-from tpugraphs_polynormer.layers.gate import Gate
+from tpugraphs_polynormer.layers.gate import Gate, gated_product
 from tpugraphs_polynormer.layers.neighbours import ONE_GRAPH, Graphs, Neighbours
-from tpugraphs_polynormer.layers.normalization import LayerNorm, MaskedBatchNorm, layer_norm
-from tpugraphs_polynormer.layers.registration import register
+from tpugraphs_polynormer.layers.normalization import LayerNorm, MaskedBatchNorm
+from tpugraphs_polynormer.layers.registration import Configured, register
 
 CONVOLUTIONS = ("gat", "gcn")
 
-_ARGUMENTS = (
-    "num_heads",
-    "head_dim",
-    "conv",
-    "beta",
-    "learn_beta",
-    "pre_norm",
-    "post_norm",
-    "relu",
-    "dropout_rate",
-    "formulation",
-    "recompute",
-)
-
 
 @register
-class LocalAttention(tf.keras.layers.Layer):
+class LocalAttention(Configured, tf.keras.layers.Layer):
     """Local equivariant attention (Eq. 7, as implemented in Eq. 12).
 
     h = relu(states W_h); x = relu(conv(states) + states W + b); out = (1 - beta) * LayerNorm(h * x) + beta * x.
@@ -75,17 +61,7 @@ class LocalAttention(tf.keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.head_dim = head_dim
-        self.conv = conv
-        self.beta = beta
-        self.learn_beta = learn_beta
-        self.pre_norm = pre_norm
-        self.post_norm = post_norm
-        self.relu = relu
-        self.dropout_rate = dropout_rate
-        self.formulation = formulation
-        self.recompute = recompute
+        self.keep_arguments(locals())
         units = num_heads * head_dim
         self.convolve = build_convolution(conv, num_heads=num_heads, head_dim=head_dim, formulation=formulation)
         self.linear = Linear(units, name="linear")
@@ -151,9 +127,6 @@ class LocalAttention(tf.keras.layers.Layer):
             states, aggregated, near, node_mask=Graphs(*graphs).mask, fiedler=fiedler, training=training
         )
 
-    def get_config(self) -> dict:
-        return {**super().get_config(), **{name: getattr(self, name) for name in _ARGUMENTS}}
-
 
 def build_convolution(conv: str, *, num_heads: int, head_dim: int, formulation: str) -> Convolution:
     """The `gat` or `gcn` layer of width num_heads * head_dim."""
@@ -162,15 +135,3 @@ def build_convolution(conv: str, *, num_heads: int, head_dim: int, formulation: 
     if conv == "gcn":
         return GraphConvolution(units=num_heads * head_dim, formulation=formulation, name="convolve")
     raise ValueError(f"unknown conv {conv!r}, expected one of {', '.join(CONVOLUTIONS)}")
-
-
-def gated_product(
-    factor: tf.Tensor, mixed: tf.Tensor, gate: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor
-) -> tf.Tensor:
-    """(1 - gate) * LayerNorm(factor * mixed) + gate * mixed (Eq. 12); gate [dim], or [num_nodes, (1,) dim]."""
-    product = factor * mixed
-    if gate.shape.rank > 1:
-        return (1 - gate) * layer_norm(product, scale, offset) + gate * mixed
-    # One gate for all nodes is multiplied into the norm's scale and offset, which saves passes over the states.
-    rest = tf.cast(1 - gate, scale.dtype)
-    return layer_norm(product, rest * scale, rest * offset) + gate * mixed

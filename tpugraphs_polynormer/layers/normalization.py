@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tpugraphs_polynormer.layers.ops.formulation import in_xla
-from tpugraphs_polynormer.layers.registration import register
+from tpugraphs_polynormer.layers.registration import Configured, register
 
 EPSILON = 1e-5  # the authors'
 
@@ -76,7 +76,7 @@ class LayerNorm(tf.keras.layers.Layer):
 
 
 @register
-class MaskedBatchNorm(tf.keras.layers.Layer):
+class MaskedBatchNorm(Configured, tf.keras.layers.Layer):
     """Batch norm of [num_nodes, ..., dim] over the real nodes (and candidates).
 
     `node_mask` [num_nodes] may also hold numbers: how often each node counts.
@@ -92,7 +92,7 @@ class MaskedBatchNorm(tf.keras.layers.Layer):
 
     def __init__(self, *, momentum: float = 0.9, **kwargs):
         super().__init__(**kwargs)
-        self.momentum = momentum
+        self.keep_arguments(locals())
 
     def build(self, shape: tf.TensorShape) -> None:
         dim = tf.TensorShape(shape)[-1]
@@ -130,9 +130,6 @@ class MaskedBatchNorm(tf.keras.layers.Layer):
         self.moving_mean.assign(self.momentum * self.moving_mean + (1 - self.momentum) * mean)
         self.moving_variance.assign(self.momentum * self.moving_variance + (1 - self.momentum) * unbiased)
         return mean, variance
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "momentum": self.momentum}
 
 
 def expand_like(per_node: tf.Tensor, states: tf.Tensor) -> tf.Tensor:

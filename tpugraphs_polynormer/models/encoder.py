@@ -5,9 +5,10 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tpugraphs_polynormer.layers.neighbours import Neighbours
+from tpugraphs_polynormer.layers.registration import Configured
 
 
-class Encoder(tf.keras.layers.Layer):
+class Encoder(Configured, tf.keras.layers.Layer):
     """A graph encoder: states [num_nodes, (candidates,) dim] -> [num_nodes, (candidates,) output_dim].
 
     The model projects nodes and config values linearly to `join_dim`; `begin` makes the encoder's first states of them.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import fields
 
 from tpugraphs_polynormer.config.loader import ConfigError
 from tpugraphs_polynormer.config.schema import EncoderConfig, RankingModelConfig
 from tpugraphs_polynormer.layers.global_attention import BLOCK_NODES
+from tpugraphs_polynormer.layers.registration import argument_names
 from tpugraphs_polynormer.models.encoder import Encoder
 from tpugraphs_polynormer.models.gnn import GAT, GCN, MLP, GraphSAGE
 from tpugraphs_polynormer.models.polynormer import Polynormer
@@ -70,7 +70,7 @@ def build_encoder(
     if config.encoder == "polynormer-local":
         values |= {"attention": "local", "num_global_layers": 0}
     cls = cls or _ENCODERS[config.encoder]
-    return cls(**{argument: values[argument] for argument in _arguments(cls) & values.keys()}, name=name)
+    return cls(**{argument: values[argument] for argument in set(argument_names(cls)) & values.keys()}, name=name)
 
 
 def check_encoder(config: EncoderConfig) -> None:
@@ -87,15 +87,9 @@ def check_encoder(config: EncoderConfig) -> None:
 
 def unread_fields(config: EncoderConfig) -> dict[str, object]:
     """The fields that the config's encoder has no use for, each with its default."""
-    read = {"hidden_dim", "num_local_layers", *_arguments(_ENCODERS[config.encoder])}
+    read = {"hidden_dim", "num_local_layers", *argument_names(_ENCODERS[config.encoder])}
     for form in (config.encoder, config.attention):
         read -= _UNUSED.get(form, set())
     if isinstance(config, RankingModelConfig) and config.cross_candidates:
         read.add("num_heads")  # of the attention among candidates
     return {field.name: field.default for field in fields(config) if field.name in _CHECKED - read}
-
-
-def _arguments(cls: type[Encoder]) -> set[str]:
-    """The names that a constructor takes, those that it passes on included."""
-    classes = [each for each in cls.__mro__ if issubclass(each, Encoder)]
-    return {argument for each in classes for argument in inspect.signature(each.__init__).parameters}

@@ -25,10 +25,7 @@ class GraphNetwork(Encoder):
         self, *, hidden_dim: int, num_layers: int, dropout_rate: float = 0.0, formulation: str = "auto", **kwargs
     ):
         super().__init__(**kwargs)
-        self.hidden_dim = hidden_dim
-        self.num_layers = num_layers
-        self.dropout_rate = dropout_rate
-        self.formulation = formulation
+        self.keep_arguments(locals())
         self.dropout = Dropout(rate=dropout_rate)
         self.convolutions = [self.create_convolution(f"convolution_{i}") for i in range(num_layers)]
 
@@ -72,10 +69,6 @@ class GraphNetwork(Encoder):
     def close(self, states: tf.Tensor, *, training: bool | None = None) -> tf.Tensor:
         """Activation and dropout: what follows each convolution."""
         return self.dropout(self.activation(states), training=training)
-
-    def get_config(self) -> dict:
-        names = ("hidden_dim", "num_layers", "dropout_rate", "formulation")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
 @register
@@ -126,9 +119,6 @@ class GAT(GraphNetwork):
         head_dim = self.hidden_dim // self.num_heads
         return GraphAttention(num_heads=self.num_heads, head_dim=head_dim, formulation=self.formulation, name=name)
 
-    def get_config(self) -> dict:
-        return {**super().get_config(), "num_heads": self.num_heads}
-
 
 @register
 class NodeLinear(Convolution):
@@ -136,7 +126,7 @@ class NodeLinear(Convolution):
 
     def __init__(self, *, units: int, **kwargs):
         super().__init__(**kwargs)
-        self.units = units
+        self.keep_arguments(locals())
         self.linear = Linear(units, name="linear")
 
     def build(self, shape: tf.TensorShape) -> None:
@@ -150,9 +140,6 @@ class NodeLinear(Convolution):
     def aggregate(self, projected: tf.Tensor, near: Neighbours) -> tf.Tensor:
         """Each row's own projection."""
         return near.expand(projected)
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "units": self.units}
 
 
 @register

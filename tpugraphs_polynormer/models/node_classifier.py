@@ -7,13 +7,13 @@ import tensorflow as tf
 from tpugraphs_polynormer.layers.dense import Linear, build_layers
 from tpugraphs_polynormer.layers.dropout import Dropout
 from tpugraphs_polynormer.layers.neighbours import ONE_GRAPH, Graphs, NeighbourSteps
-from tpugraphs_polynormer.layers.registration import register
+from tpugraphs_polynormer.layers.registration import Configured, register
 from tpugraphs_polynormer.models.encoder import Encoder
 from tpugraphs_polynormer.models.polynormer import Polynormer
 
 
 @register
-class NodeClassifier(tf.keras.Model):
+class NodeClassifier(Configured, tf.keras.Model):
     """Features [num_nodes, feature_dim] -> float32 logits [num_nodes, num_classes].
 
     Input dropout, then (small-graph form) a linear map to the encoder's width and dropout, then the encoder, then the
@@ -43,11 +43,7 @@ class NodeClassifier(tf.keras.Model):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.encoder = encoder
-        self.num_classes = num_classes
-        self.input_dim = input_dim
-        self.input_dropout_rate = input_dropout_rate
-        self.dropout_rate = dropout_rate
+        self.keep_arguments(locals())
         self.input_dropout = Dropout(rate=input_dropout_rate)
         self.project_inputs = None if input_dim is None else Linear(input_dim, name="project_inputs")
         self.dropout = Dropout(rate=dropout_rate)
@@ -91,16 +87,6 @@ class NodeClassifier(tf.keras.Model):
         """Float32 logits of the encoder's states, by the head of the phase."""
         head = self.local_head if self.encoder.check_phase(phase) == "local" else self.global_head
         return tf.cast(head(states), tf.float32)
-
-    def get_config(self) -> dict:
-        names = ("num_classes", "input_dim", "input_dropout_rate", "dropout_rate")
-        own = {name: getattr(self, name) for name in names}
-        return {"name": self.name, "encoder": tf.keras.layers.serialize(self.encoder), **own}
-
-    @classmethod
-    def from_config(cls, config: dict, custom_objects: dict | None = None) -> NodeClassifier:
-        encoder = tf.keras.layers.deserialize(config["encoder"], custom_objects=custom_objects)
-        return cls(**{**config, "encoder": encoder})
 
 
 def build_polynormer_classifier(

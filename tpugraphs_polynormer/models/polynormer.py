@@ -19,27 +19,6 @@ from tpugraphs_polynormer.models.encoder import Encoder
 
 ATTENTIONS = ("local", "local_to_global", "local_and_global")
 
-_ARGUMENTS = (
-    "num_heads",
-    "head_dim",
-    "num_local_layers",
-    "num_global_layers",
-    "attention",
-    "conv",
-    "beta",
-    "learn_beta",
-    "pre_norm",
-    "post_norm",
-    "relu",
-    "share_query_key",
-    "version",
-    "dropout_rate",
-    "global_dropout_rate",
-    "formulation",
-    "recompute",
-    "block_nodes",
-)
-
 
 @register
 class Polynormer(Encoder):
@@ -93,28 +72,11 @@ class Polynormer(Encoder):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        self.keep_arguments(locals())
         if attention not in ATTENTIONS:
             raise ValueError(f"unknown attention {attention!r}, expected one of {', '.join(ATTENTIONS)}")
         if version not in (1, 2):
             raise ValueError(f"unknown Polynormer version {version!r}, expected 1 or 2")
-        self.num_heads = num_heads
-        self.head_dim = head_dim
-        self.num_local_layers = num_local_layers
-        self.num_global_layers = num_global_layers
-        self.attention = attention
-        self.conv = conv
-        self.beta = beta
-        self.learn_beta = learn_beta
-        self.pre_norm = pre_norm
-        self.post_norm = post_norm
-        self.relu = relu
-        self.share_query_key = share_query_key
-        self.version = version
-        self.dropout_rate = dropout_rate
-        self.global_dropout_rate = global_dropout_rate
-        self.formulation = formulation
-        self.recompute = recompute
-        self.block_nodes = block_nodes
         self._create_layers()
 
     def _create_layers(self) -> None:
@@ -243,7 +205,3 @@ class Polynormer(Encoder):
         """dropout(relu(states W_out)): what follows each global layer, W_out shared by all of them."""
         states = self.global_projection(states)
         return self.global_dropout(tf.nn.relu(states) if self.relu else states, training=training)
-
-    def get_config(self) -> dict:
-        own = {name: getattr(self, name) for name in _ARGUMENTS}
-        return {**super().get_config(), **own}

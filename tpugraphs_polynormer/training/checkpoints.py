@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from typing import Any
 
 import tensorflow as tf
@@ -26,8 +28,10 @@ class Checkpoints:
     def __init__(self, run: RunDirectory, name: str, *, writes: bool = True, **trackables: Any) -> None:
         self._folder = run.path / "checkpoints" / name
         self._checkpoint = tf.train.Checkpoint(**trackables)
-        self._thrown_away = None if writes else tempfile.TemporaryDirectory()
-        folder = str(self._folder) if writes else self._thrown_away.name
+        folder = str(self._folder)
+        if not writes:
+            folder = tempfile.mkdtemp()
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self._manager = tf.train.CheckpointManager(self._checkpoint, folder, max_to_keep=1)
 
     @property

@@ -74,7 +74,7 @@ class TorchAdam(tf.keras.optimizers.Optimizer):
 def build_optimizer(config: TrainingConfig, num_steps: int) -> tf.keras.optimizers.Optimizer:
     """Adam or AdamW with the config's learning-rate schedule over `num_steps` steps.
 
-    `clip_norm` limits the global norm of the gradient after its sum over replicas.
+    `clip_norm` limits the norm of the gradient after its sum over replicas: of all variables together, or of each.
     """
     rate: float | tf.keras.optimizers.schedules.LearningRateSchedule = config.learning_rate
     if config.schedule == "cosine":
@@ -86,7 +86,7 @@ def build_optimizer(config: TrainingConfig, num_steps: int) -> tf.keras.optimize
         )
     elif config.warmup_steps:
         rate = tf.keras.optimizers.schedules.PolynomialDecay(0.0, config.warmup_steps, config.learning_rate)
-    clip = config.clip_norm or None
+    clip = {"clipnorm" if config.clip_each else "global_clipnorm": config.clip_norm or None}
     if config.optimizer == "adam":
-        return TorchAdam(rate, l2=config.weight_decay, global_clipnorm=clip)
-    return tf.keras.optimizers.AdamW(rate, weight_decay=config.weight_decay, global_clipnorm=clip)
+        return TorchAdam(rate, l2=config.weight_decay, **clip)
+    return tf.keras.optimizers.AdamW(rate, weight_decay=config.weight_decay, **clip)

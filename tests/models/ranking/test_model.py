@@ -169,6 +169,7 @@ def test_bfloat16_is_finite_and_close():
     scores, gradients = run(half, graph)
     expected, _ = run(model, graph)
     assert scores.dtype == np.float32
+    assert half.encoder.compute_dtype == "bfloat16" and np.abs(scores - expected).max() > 0
     np.testing.assert_allclose(scores, expected, atol=0.05 * np.abs(expected).max())
     assert all(np.isfinite(gradient).all() for gradient in gradients)
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tpugraphs_polynormer.catalog import LAYOUT_MAX, LAYOUT_MIN, NUM_NODE_FEATURES, NUM_OPCODES
 from tpugraphs_polynormer.hlo.features import MINOR_TO_MAJOR, SHAPE_DIMENSIONS
 from tpugraphs_polynormer.layers.dense import build_layers
-from tpugraphs_polynormer.layers.registration import register
+from tpugraphs_polynormer.layers.registration import Configured, register
 
 _NUM_LAYOUT_VALUES = LAYOUT_MAX - LAYOUT_MIN + 1
 _RAW_LAYOUT_SCALE = 100.0  # of the official layout baseline: node features reach 1e7, layout entries only 5
@@ -21,7 +21,7 @@ def signed_log(values: tf.Tensor) -> tf.Tensor:
 
 
 @register
-class LayoutEmbedding(tf.keras.layers.Layer):
+class LayoutEmbedding(Configured, tf.keras.layers.Layer):
     """Entries of minor-to-major lists, -1 (none) to 5, as small vectors: [n, p] -> [n, p * dim].
 
     One table serves node features and candidates. A one-hot product, not a lookup: its gradient is dense, as XLA needs.
@@ -29,7 +29,7 @@ class LayoutEmbedding(tf.keras.layers.Layer):
 
     def __init__(self, *, dim: int, **kwargs):
         super().__init__(**kwargs)
-        self.dim = dim
+        self.keep_arguments(locals())
 
     def build(self, shape: tf.TensorShape) -> None:
         self.table = self.add_weight("table", [_NUM_LAYOUT_VALUES, self.dim], initializer="random_normal")
@@ -40,12 +40,9 @@ class LayoutEmbedding(tf.keras.layers.Layer):
         embedded = codes @ tf.cast(self.table, self.compute_dtype)
         return tf.reshape(embedded, [tf.shape(entries)[0], entries.shape[-1] * self.dim])
 
-    def get_config(self) -> dict:
-        return {**super().get_config(), "dim": self.dim}
-
 
 @register
-class NodeFeatures(tf.keras.layers.Layer):
+class NodeFeatures(Configured, tf.keras.layers.Layer):
     """[n, 140] features and [n] opcodes -> [n, dim] inputs of the first projection.
 
     `scaled`: heavy columns through the signed logarithm, all standardised by the train split's statistics, the
@@ -64,10 +61,8 @@ class NodeFeatures(tf.keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(autocast=False, **kwargs)  # features are scaled in float32, whatever the policy
+        self.keep_arguments(locals())
         self.mean, self.std, self.heavy = list(mean), list(std), list(heavy)
-        self.opcode_dim = opcode_dim
-        self.layout_embedding = layout_embedding
-        self.raw = raw
 
     def build(self, shape: tf.TensorShape) -> None:
         self.opcodes = self.add_weight("opcodes", [NUM_OPCODES, self.opcode_dim], initializer="random_normal")
@@ -92,14 +87,6 @@ class NodeFeatures(tf.keras.layers.Layer):
         scaled = tf.clip_by_value(scaled, -_MAX_SCALED, _MAX_SCALED)
         return tf.concat([scaled[:, : MINOR_TO_MAJOR.start], scaled[:, MINOR_TO_MAJOR.stop :]], -1)
 
-    def get_config(self) -> dict:
-        own = {key: getattr(self, key) for key in ("mean", "std", "heavy", "opcode_dim", "raw")}
-        return {**super().get_config(), **own, "layout_embedding": tf.keras.layers.serialize(self.layout_embedding)}
-
-    @classmethod
-    def from_config(cls, config: dict) -> NodeFeatures:
-        return cls(**{**config, "layout_embedding": tf.keras.layers.deserialize(config["layout_embedding"])})
-
 
 def shape_ranks(features: tf.Tensor) -> tf.Tensor:
     """[n, 140] -> [n] int32: how many dimensions each node's shape has."""
@@ -113,14 +100,12 @@ def minor_to_major(features: tf.Tensor) -> tf.Tensor:
 
 
 @register
-class ConfigValueFeatures(tf.keras.layers.Layer):
+class ConfigValueFeatures(Configured, tf.keras.layers.Layer):
     """The distinct config values of a batch, [v, 18] layout dims or [v, 8] tile bounds -> [v, dim]."""
 
     def __init__(self, *, kind: str, layout_embedding: LayoutEmbedding, raw: bool = False, **kwargs):
         super().__init__(autocast=False, **kwargs)
-        self.kind = kind
-        self.layout_embedding = layout_embedding
-        self.raw = raw
+        self.keep_arguments(locals())
 
     def build(self, shape: tf.TensorShape) -> None:
         if self.kind == "layout" and not self.raw:
@@ -133,11 +118,3 @@ class ConfigValueFeatures(tf.keras.layers.Layer):
         if self.kind == "layout":
             return self.layout_embedding(values)
         return tf.cast(signed_log(values), self.compute_dtype)
-
-    def get_config(self) -> dict:
-        own = {"kind": self.kind, "raw": self.raw, "layout_embedding": tf.keras.layers.serialize(self.layout_embedding)}
-        return {**super().get_config(), **own}
-
-    @classmethod
-    def from_config(cls, config: dict) -> ConfigValueFeatures:
-        return cls(**{**config, "layout_embedding": tf.keras.layers.deserialize(config["layout_embedding"])})

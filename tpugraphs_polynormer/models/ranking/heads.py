@@ -11,7 +11,7 @@ from tpugraphs_polynormer.layers.dense import Linear, build_layers
 from tpugraphs_polynormer.layers.dropout import Dropout
 from tpugraphs_polynormer.layers.neighbours import Graphs
 from tpugraphs_polynormer.layers.normalization import l2_normalize
-from tpugraphs_polynormer.layers.registration import register
+from tpugraphs_polynormer.layers.registration import Configured, register
 
 
 class Pool(NamedTuple):
@@ -73,7 +73,7 @@ def softmax_weights(logits: tf.Tensor, graphs: Graphs) -> tf.Tensor:
 
 
 @register
-class FusionHead(tf.keras.layers.Layer):
+class FusionHead(Configured, tf.keras.layers.Layer):
     """States of config nodes [s, dim] and the candidates' config_states [s, k, dim] -> fused states [s, k, dim].
 
     fused = relu(states W + config_states), then dense layers with residuals.
@@ -81,9 +81,7 @@ class FusionHead(tf.keras.layers.Layer):
 
     def __init__(self, *, dim: int, num_layers: int, dropout_rate: float = 0.0, **kwargs):
         super().__init__(**kwargs)
-        self.dim = dim
-        self.num_layers = num_layers
-        self.dropout_rate = dropout_rate
+        self.keep_arguments(locals())
         self.join = Linear(dim, name="join")
         self.layers = [Linear(dim, activation="relu", name=f"dense_{i}") for i in range(num_layers)]
         self.dropout = Dropout(rate=dropout_rate)
@@ -98,25 +96,17 @@ class FusionHead(tf.keras.layers.Layer):
             fused += layer(self.dropout(fused, training=training))
         return fused
 
-    def get_config(self) -> dict:
-        names = ("dim", "num_layers", "dropout_rate")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
-
 
 @register
-class CandidateAttention(tf.keras.layers.Layer):
+class CandidateAttention(Configured, tf.keras.layers.Layer):
     """Softmax attention among the candidates of a graph, [G, k, dim] -> [G, k, dim]; masked candidates are not seen."""
 
     def __init__(self, *, dim: int, num_heads: int, **kwargs):
         super().__init__(**kwargs)
-        self.dim = dim
-        self.num_heads = num_heads
+        self.keep_arguments(locals())
         self.attention = tf.keras.layers.MultiHeadAttention(num_heads, dim // num_heads, name="attention")
         self.norm = tf.keras.layers.LayerNormalization(epsilon=1e-5, name="norm")
 
     def call(self, states: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
         normed = self.norm(states)
         return states + self.attention(normed, normed, attention_mask=mask[:, tf.newaxis, :])
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "dim": self.dim, "num_heads": self.num_heads}

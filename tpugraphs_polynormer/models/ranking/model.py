@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import NamedTuple
 
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
-from tpugraphs_polynormer.config.schema import ModelConfig
+from tpugraphs_polynormer.config.schema import RankingModelConfig
 from tpugraphs_polynormer.datasets.encoding import NUM_TILE_BOUNDS
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
 from tpugraphs_polynormer.layers.dense import Linear
@@ -15,6 +16,7 @@ from tpugraphs_polynormer.layers.dropout import Dropout
 from tpugraphs_polynormer.layers.edge_index import EdgeIndex
 from tpugraphs_polynormer.layers.neighbours import Graphs
 from tpugraphs_polynormer.layers.ops.formulation import in_xla
+from tpugraphs_polynormer.layers.registration import register
 from tpugraphs_polynormer.layers.shared_states import Reach, SharedStates, find_reach, split_at
 from tpugraphs_polynormer.models.encoder_registry import build_nconfig_encoder, build_ranking_encoder
 from tpugraphs_polynormer.models.ranking.batch import Batch, unpack_batch
@@ -44,6 +46,7 @@ class Encoded(NamedTuple):
     nconfig_edges: EdgeIndex | None  # among config nodes; None without an encoder over them
 
 
+@register
 class RankingModel(tf.keras.Model):
     """GraphTensor batch -> scores [G, k].
 
@@ -55,14 +58,36 @@ class RankingModel(tf.keras.Model):
     Early fusion of layouts keeps one state for nodes that no candidate has reached (see layers/shared_states.py),
     except under XLA and in encoders where each layer reaches every node. `share_states=False` never does; tests compare
     the two.
+
+    Args:
+      kind: `layout` or `tile`.
+      config: the encoder, and how candidates are joined to it.
+      statistics: of the train split's node features, which scale them.
+      share_states: see above.
+
+    Example:
+      >>> zeros, ones = [0.0] * 140, [1.0] * 140
+      >>> statistics = tp.datasets.FeatureStatistics(
+      ...     num_nodes=1, mean=zeros, std=ones, minimum=zeros, maximum=ones, heavy=[], constant=[], opcode_counts=[]
+      ... )
+      >>> model = tp.models.RankingModel(kind="layout", config=tp.RankingConfig().model, statistics=statistics)
+      >>> model.phases  # model(batch) takes what tp.datasets.make_training_dataset yields
+      ('local', 'global')
     """
 
     def __init__(
-        self, *, kind: str, config: ModelConfig, statistics: FeatureStatistics, share_states: bool = True, **kwargs
+        self,
+        *,
+        kind: str,
+        config: RankingModelConfig,
+        statistics: FeatureStatistics,
+        share_states: bool = True,
+        **kwargs,
     ):
         super().__init__(**kwargs)
         self.kind = kind
         self.config = config
+        self._statistics, self._share_states = statistics, share_states
         reaches_all = config.encoder == "polynormer" and config.attention == "local_and_global"
         self.share_states = share_states and kind == "layout" and not reaches_all
         raw = config.features == "raw"
@@ -110,6 +135,18 @@ class RankingModel(tf.keras.Model):
         self.segments = NodeSegments(num_nodes=config.segment_nodes) if config.segment_nodes else None
         self.hidden_layers = self._create_hidden_layers()
         self.output_layer = Linear(1, use_bias=False, dtype="float32", name="output")
+
+    def get_config(self) -> dict:
+        own = {"kind": self.kind, "share_states": self._share_states}
+        return {"name": self.name, **own, "config": asdict(self.config), "statistics": asdict(self._statistics)}
+
+    @classmethod
+    def from_config(cls, config: dict, custom_objects: dict | None = None) -> RankingModel:
+        made = {
+            "config": RankingModelConfig(**config["config"]),
+            "statistics": FeatureStatistics(**config["statistics"]),
+        }
+        return cls(**{**config, **made})
 
     def _create_hidden_layers(self) -> list[Linear]:
         """What follows the pools: one dense layer, or those of the official baseline of the kind."""

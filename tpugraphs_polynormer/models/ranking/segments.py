@@ -22,7 +22,7 @@ class NodeSegments(SeededLayer):
 
     def __init__(self, *, num_nodes: int, **kwargs):
         super().__init__(**kwargs)
-        self.num_nodes = num_nodes
+        self.keep_arguments(locals())
 
     def call(self, graphs: Graphs) -> tf.Tensor:
         ids = graphs.ids
@@ -32,9 +32,6 @@ class NodeSegments(SeededLayer):
         chosen = tf.minimum(tf.cast(drawn * tf.cast(counts, tf.float32), ids.dtype), counts - 1)
         positions = tf.range(tf.shape(ids)[0], dtype=ids.dtype) - tf.gather(tf.cumsum(sizes, exclusive=True), ids)
         return positions // self.num_nodes == tf.gather(chosen, ids)
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "num_nodes": self.num_nodes}
 
 
 def keep_within(edges: EdgeIndex, selected: tf.Tensor) -> EdgeIndex:

@@ -10,12 +10,41 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tpugraphs_polynormer.nodes.experiments.base_model import BaseModel
 from tpugraphs_polynormer.nodes.experiments.output import make_figure, write_experiment
 
 Exponents = tuple[int, ...]  # a monomial: the exponent of each node's input
 State = tuple[Exponents, ...]  # the monomial of each node
 Partners = tuple[tuple[int, ...], ...]  # per layer and node i, the node j whose monomial is multiplied with that of i
+
+
+class PolynomialBaseModel(tf.keras.layers.Layer):
+    """X <- (W X) * (X + B) (Eq. 4), num_layers times, W [num_nodes, num_nodes] and B [num_nodes, dim] free per layer.
+
+    L layers represent polynomials of degree 2^L in the entries of X (Theorem 3.3). [..., num_nodes, dim] in and out.
+    """
+
+    def __init__(self, *, num_layers: int, **kwargs):
+        super().__init__(**kwargs)
+        self.num_layers = num_layers
+
+    def build(self, shape: tf.TensorShape) -> None:
+        num_nodes, dim = tf.TensorShape(shape)[-2:]
+        self.mixing = [
+            self.add_weight(f"mixing_{i}", [num_nodes, num_nodes], initializer="glorot_uniform")
+            for i in range(self.num_layers)
+        ]
+        self.offset = [
+            self.add_weight(f"offset_{i}", [num_nodes, dim], initializer="ones") for i in range(self.num_layers)
+        ]
+        super().build(shape)
+
+    def call(self, states: tf.Tensor) -> tf.Tensor:
+        for mixing, offset in zip(self.mixing, self.offset, strict=True):
+            states = tf.matmul(mixing, states) * (states + offset)
+        return states
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "num_layers": self.num_layers}
 
 
 def find_monomials(num_nodes: int, num_layers: int) -> dict[Exponents, tuple[Partners, int]]:
@@ -39,7 +68,7 @@ def find_monomials(num_nodes: int, num_layers: int) -> dict[Exponents, tuple[Par
 def measure_error(exponents: Exponents, choices: Partners, node: int, inputs: np.ndarray) -> float:
     """The largest relative error of the base model with these partners as the monomial, on inputs [samples, nodes]."""
     num_nodes = inputs.shape[1]
-    model = BaseModel(num_layers=len(choices), dtype="float64")
+    model = PolynomialBaseModel(num_layers=len(choices), dtype="float64")
     model.build([None, num_nodes, 1])
     for layer, partners in enumerate(choices):
         model.mixing[layer].assign(np.eye(num_nodes)[list(partners)])

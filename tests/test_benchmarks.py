@@ -1,0 +1,84 @@
+"""Every benchmark runs with --quick, in a process of its own, and prints its table."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+REAL = {"epoch_against_torch", "featurize", "node_classification", "real_alexnet", "simulation_fidelity"}
+# Benchmark: what each line of its table begins with, numbers aside.
+TABLES = {
+    "attention": ["| formulation |", "|---", "| fused |", "| segments |", "| unsorted |", "| xla |"],
+    "epoch_against_torch": ["| | local, s | global, s |", "|---", "| ours |"],
+    "featurize": ["read ", "features ", "bytes to arrays "],
+    "node_classification": ["| benchmark | metric |", "|---", "| minesweeper | roc_auc |"],
+    "preprocess": [
+        "| | ours | obvious way |",
+        "|---",
+        *("| archives read", "| prepared", "| peak memory while preparing", "| on disk", "| first batch"),
+        *("| peak memory while feeding", "| draw 64 candidates"),
+    ],
+    "ranking_quality": [
+        "| collection | model | tau |",
+        "|---",
+        *("| tile:xla | random order |", "| tile:xla | Polynormer |"),
+        *("| layout:xla:random | random order |", "| layout:xla:random | Polynormer |", "| mean | Polynormer |"),
+    ],
+    "ranking_step": [
+        "layout, train: 4 candidates",
+        *("official", "graphsage naive", "graphsage early"),
+        *("polynormer-local plain", "polynormer-local naive", "polynormer-local early"),
+        *("polynormer naive", "polynormer early", "polynormer late", "the same, no slot encoder"),
+        "layout, score: 20 candidates",
+        *("official", "graphsage naive", "graphsage early"),
+        *("polynormer-local plain", "polynormer-local naive", "polynormer-local early"),
+        *("polynormer naive", "polynormer early", "polynormer late", "the same, no slot encoder"),
+        "tile, score: 100 candidates",
+        *("official", "graphsage early", "polynormer early", "polynormer late"),
+    ],
+    "real_alexnet": [
+        "| model | tau, all |",
+        "|---",
+        *("| ridge on one-hot candidates |", "| ridge on pairs of them |"),
+        *("| Polynormer, seed 0 |", "| Polynormer, seed 1 |", "| mean of their ranks |", "| a perfect model |"),
+    ],
+    "rehearsal": [
+        "| collection | stage |",
+        "|---",
+        *(f"| layout:xla:random | {stage} |" for stage in ("simulate", "preprocess", "train", "evaluate", "predict")),
+        *("| all | submit |", "| all | check |"),
+        "| dataset | split |",
+        "|---",
+        *(f"| layout:xla:random | {split} | 1 |" for split in ("train", "valid", "test")),
+    ],
+    "simulation_fidelity": ["real graph ", "alexnet_train_batch_32 ", "unet_3d.4x4.bf16 ", "copy.24", "fusion.181"],
+}
+FAST = {"epoch_against_torch", "featurize", "node_classification", "simulation_fidelity"}
+
+
+def test_every_benchmark_is_run_here():
+    scripts = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text()}
+    assert scripts == set(TABLES)
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in TABLES]
+)
+def test_it_prints_its_table(name, request, tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    if name in REAL:
+        environment["TPUGRAPHS_REAL_DATA"] = str(request.getfixturevalue("real_data"))
+    command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), "--quick"]
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    lines = iter(ended.stdout.splitlines())
+    for expected in TABLES[name]:
+        found = next((line for line in lines if line.startswith(expected)), None)
+        assert found is not None, f"no line {expected!r} where it belongs in\n{ended.stdout}\n{ended.stderr[-2000:]}"
+        is_head = found.startswith(("|---", "| dataset |", TABLES[name][0]))
+        assert is_head or re.search(r"\d", found.removeprefix(expected)), f"{found!r} holds no number"
+    assert not list(tmp_path.iterdir()), "--quick leaves nothing behind"

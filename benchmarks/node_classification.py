@@ -3,7 +3,7 @@
     python benchmarks/node_classification.py               # minesweeper, splits 0 1 2, 64 wide: score and time
     python benchmarks/node_classification.py --full-width  # a few epochs at the authors' 512 wide: time and memory
     python benchmarks/node_classification.py --photo       # amazon-photo, 64 wide
-    python benchmarks/node_classification.py --quick       # one narrow epoch of each phase, kept nowhere, to check that it runs
+    python benchmarks/node_classification.py --quick       # one narrow epoch of each phase, to check that it runs
 
 The same command resumes interrupted runs from their run directories.
 """

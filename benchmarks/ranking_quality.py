@@ -178,7 +178,7 @@ def main() -> None:
 
 
 def compare(args: argparse.Namespace) -> None:
-    """Makes the data, trains every model on every collection with every seed, and shows the table."""
+    """Writes the data, trains every model on every collection with every seed, and prints the table."""
     names = args.collections.split(",")
     prepare(args.work, names if args.quick else list(COLLECTIONS), "tiny" if args.quick else "small")
     jobs = [

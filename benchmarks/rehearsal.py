@@ -1,7 +1,7 @@
 """All stages of the contest at the official size, on simulated archives, with the time, memory and disk of each.
 
     python benchmarks/rehearsal.py --work DIR [--collections ID ...] [--tenth ID ...] [--steps 200] [--keep-archives]
-    python benchmarks/rehearsal.py --quick    # a tenth of one tiny collection, two steps, kept nowhere, to check that it runs
+    python benchmarks/rehearsal.py --quick    # a tenth of one tiny collection, two steps, to check that it runs
 
 For each collection: simulate at the official scale, preprocess, train some steps of the shipped Polynormer config with
 one validation on 1,000 candidates per graph, evaluate, predict the test split. Then: one submission of all collections,

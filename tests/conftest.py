@@ -11,7 +11,7 @@ import tpugraphs_polynormer  # noqa: F401  (before TensorFlow, because it select
 
 @pytest.fixture
 def moments() -> random.Random:
-    """Draws the moments of a kill test; pytest shows the printed seed when the test fails."""
+    """The random numbers of a kill test; pytest shows the printed seed if the test fails."""
     seed = int(os.environ.get("TPUGRAPHS_KILL_SEED") or random.SystemRandom().randrange(2**32))
     print(f"TPUGRAPHS_KILL_SEED={seed} draws the same moments again")
     return random.Random(seed)

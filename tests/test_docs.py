@@ -24,7 +24,7 @@ def commands(page: Path) -> list[str]:
 
 
 def parse(command: str) -> Namespace:
-    """The arguments of a command; the config that it names exists."""
+    """The parsed arguments of a command; asserts that its config exists."""
     words = shlex.split(command, comments=True)[1:]
     words = words[: words.index(">")] if ">" in words else words
     args, others = build_parser().parse_known_args(words)

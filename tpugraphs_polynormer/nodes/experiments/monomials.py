@@ -18,9 +18,13 @@ Partners = tuple[tuple[int, ...], ...]  # per layer and node i, the node j whose
 
 
 class PolynomialBaseModel(tf.keras.layers.Layer):
-    """X <- (W X) * (X + B) (Eq. 4), num_layers times, W [num_nodes, num_nodes] and B [num_nodes, dim] free per layer.
+    """States [..., num_nodes, dim] after `num_layers` applications of X <- (W X) * (X + B) (Eq. 4).
 
-    L layers represent polynomials of degree 2^L in the entries of X (Theorem 3.3). [..., num_nodes, dim] in and out.
+    Each layer has free weights W [num_nodes, num_nodes] and B [num_nodes, dim]. L layers represent polynomials of
+    degree 2^L in the entries of X (Theorem 3.3).
+
+    Args:
+      num_layers: number of applications.
     """
 
     def __init__(self, *, num_layers: int, **kwargs):

@@ -30,7 +30,7 @@ def write_text(path: Path | str, text: str) -> None:
 
 def hash_file(path: Path | str) -> str:
     """The sha256 of a file, in hexadecimal digits."""
-    digest = hashlib.sha256()  # hashlib.file_digest exists only from Python 3.11 on
+    digest = hashlib.sha256()  # the function of hashlib for files is newer than Python 3.10
     with open(path, "rb") as stream:
         while block := stream.read(1 << 20):
             digest.update(block)

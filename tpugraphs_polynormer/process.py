@@ -1,4 +1,4 @@
-"""Process settings for TensorFlow: no start-up messages, and reuse of freed memory."""
+"""Prepares a process for TensorFlow: no start-up messages, and reuse of freed memory."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def run_step(command: list[str], log: Path) -> dict[str, float]:
     return {"seconds": used.wall_seconds, "peak": float(used.peak_bytes)} | (json.loads(printed[-1]) if printed else {})
 
 
-def prepare_obviously(tree: Path, cache: Path) -> None:
+def prepare_simply(tree: Path, cache: Path) -> None:
     """Loads all archives, concatenates each key, and writes one compressed cache."""
     parts: dict[str, list[np.ndarray]] = {}
     for path in list_archives(tree):
@@ -62,7 +62,7 @@ def prepare_obviously(tree: Path, cache: Path) -> None:
     np.savez_compressed(cache, **{key: np.concatenate(values) for key, values in parts.items()})
 
 
-def feed_obviously(cache: Path) -> dict[str, float]:
+def feed_simply(cache: Path) -> dict[str, float]:
     """The times of tf.data over the cache in memory."""
     import tensorflow as tf
 
@@ -136,7 +136,7 @@ def measure_both(tree: Path, scratch: Path, repeats: int) -> dict[str, list[dict
     """{way: [{"prepare": ..., "feed": ...} of each repeat]}; the two ways alternate."""
     script = [sys.executable, str(Path(__file__).resolve()), "--input", str(tree)]
     log = scratch / "log.txt"
-    found: dict[str, list] = {"ours": [], "obvious": []}
+    found: dict[str, list] = {"ours": [], "simple": []}
     for repeat in range(repeats):
         ours, cache = scratch / f"ours{repeat}", scratch / f"cache{repeat}.npz"
         command = [sys.executable, "-m", "tpugraphs_polynormer.cli.main", "preprocess", "--archives", str(tree)]
@@ -144,14 +144,14 @@ def measure_both(tree: Path, scratch: Path, repeats: int) -> dict[str, list[dict
         size = sum(path.stat().st_size for path in (ours / _FOLDER).glob("*.candidates"))
         fed = run_step([*script, "--way", "feed-ours", "--made", str(ours / _FOLDER)], log)
         found["ours"].append({"prepare": prepared | {"size": size}, "feed": fed})
-        prepared = run_step([*script, "--way", "prepare-obviously", "--made", str(cache)], log)
-        fed = run_step([*script, "--way", "feed-obviously", "--made", str(cache)], log)
-        found["obvious"].append({"prepare": prepared | {"size": cache.stat().st_size}, "feed": fed})
+        prepared = run_step([*script, "--way", "prepare-simply", "--made", str(cache)], log)
+        fed = run_step([*script, "--way", "feed-simply", "--made", str(cache)], log)
+        found["simple"].append({"prepare": prepared | {"size": cache.stat().st_size}, "feed": fed})
     return found
 
 
 def report(found: dict[str, list], archive_bytes: int, dense_bytes: int) -> str:
-    """A Markdown table; the last column is the ratio of the simple way to ours."""
+    """A Markdown table; the last column is the factor by which ours is better."""
     rows: list[tuple[str, Callable[[dict], float], bool]] = [
         ("archives read, MB/s", lambda each: archive_bytes / _MEGA / each["prepare"]["seconds"], True),
         ("prepared, s", lambda each: each["prepare"]["seconds"], False),
@@ -161,11 +161,11 @@ def report(found: dict[str, list], archive_bytes: int, dense_bytes: int) -> str:
         ("peak memory while feeding, MB", lambda each: each["feed"]["peak"] / _MEGA, False),
         (f"draw {_NUM_DRAWN} candidates, ms", lambda each: each["feed"]["draw"] * 1e3, False),
     ]
-    lines = ["| | ours | obvious way | ours is better by |", "|---|---|---|---|"]
+    lines = ["| | ours | simple way | ours is better by |", "|---|---|---|---|"]
     for name, read, more_is_better in rows:
-        ours, obvious = (statistics.median(map(read, found[way])) for way in ("ours", "obvious"))
-        times = ours / obvious if more_is_better else obvious / ours
-        lines.append(f"| {name} | {ours:,.3g} | {obvious:,.3g} | {times:,.2f} x |")
+        ours, simple = (statistics.median(map(read, found[way])) for way in ("ours", "simple"))
+        times = ours / simple if more_is_better else simple / ours
+        lines.append(f"| {name} | {ours:,.3g} | {simple:,.3g} | {times:,.2f} x |")
     return "\n".join(lines)
 
 
@@ -176,7 +176,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--graphs", type=int, default=6)
     parser.add_argument("--candidates", type=int, default=20_000)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--way", choices=("feed-ours", "prepare-obviously", "feed-obviously"), help=argparse.SUPPRESS)
+    parser.add_argument("--way", choices=("feed-ours", "prepare-simply", "feed-simply"), help=argparse.SUPPRESS)
     parser.add_argument("--made", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--quick", action="store_true", help="two small graphs, one repeat: does it run?")
     arguments = parser.parse_args()
@@ -188,11 +188,11 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Measures both ways and prints the table; in a child process, runs one step of one way."""
     arguments = parse_arguments()
-    if arguments.way == "prepare-obviously":
-        prepare_obviously(arguments.input, arguments.made)
+    if arguments.way == "prepare-simply":
+        prepare_simply(arguments.input, arguments.made)
         return
     if arguments.way:
-        feed = feed_ours if arguments.way == "feed-ours" else feed_obviously
+        feed = feed_ours if arguments.way == "feed-ours" else feed_simply
         print(json.dumps(feed(arguments.made)))
         return
     from tpugraphs_polynormer.archives.npz import read_shapes

@@ -36,11 +36,14 @@ HEADLESS = ("model.encoder=mlp", "model.encoder=gcn", "model.encoder=graphsage")
 
 
 def small_config(collection: str = LAYOUT, *overrides: str) -> RankingConfig:
-    """The small config of a collection, changed by the overrides; two heads where the encoder has heads."""
+    """The small config of a collection, changed by the overrides, without fields that these make unread."""
     encoder = next((each for each in reversed(overrides) if each.startswith("model.encoder=")), "")
     has_heads = encoder not in HEADLESS or "model.cross_candidates=true" in overrides
     heads = ("model.num_heads=2",) if has_heads else ()
-    return load_config(None, (*SMALL, *heads, f"data.collection={collection}", *overrides))
+    unread = {"model.fusion=early": "model.num_fusion_layers", "model.features=raw": "model.layout_dim"}
+    left_out = tuple(name for override, name in unread.items() if override in overrides)
+    small = tuple(each for each in SMALL if not each.startswith(left_out or "none of them"))
+    return load_config(None, (*small, *heads, f"data.collection={collection}", *overrides))
 
 
 def learnable_layout(num_nodes: int, num_config: int, num_candidates: int, seed: int) -> dict:

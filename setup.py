@@ -1,4 +1,4 @@
-"""Packaging of tpugraphs-polynormer; each range was tried at its installed versions."""
+"""Packaging of tpugraphs-polynormer; a test resolves the requirements for every allowed Python."""
 
 import re
 from pathlib import Path
@@ -11,11 +11,18 @@ VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "tpugraphs_polynormer/__ini
 setup(
     name="tpugraphs-polynormer",
     version=VERSION,
-    description="TpuGraphs runtime prediction with Polynormer: HLO in, ranking out.",
+    description="Ranks compiler choices of TPU programs (TpuGraphs) with Polynormer, a graph transformer in Keras.",
     long_description=(ROOT / "README.md").read_text(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
-    # The configs are outside the package in the repository, and inside it in a wheel.
+    classifiers=[
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Software Development :: Compilers",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in range(10, 14)),
+    ],
+    # The configs are outside the package in the repository, and in the package in a wheel.
     package_dir={"tpugraphs_polynormer.configs": "configs"},
     package_data={"tpugraphs_polynormer.ranking.report": ["*.template"], "tpugraphs_polynormer.configs": ["**/*.yaml"]},
     python_requires=">=3.10,<3.14",

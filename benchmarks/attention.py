@@ -3,11 +3,11 @@
     python benchmarks/attention.py                              # a random graph of minesweeper's size
     python benchmarks/attention.py --nodes 100000 --head-dim 64 --chunk-elements 262144
     python benchmarks/attention.py --graph minesweeper.npz      # the edges of a Yandex npz
-    python benchmarks/attention.py --quick                      # a few hundred nodes: does it run?
+    python benchmarks/attention.py --quick                      # a few hundred nodes, to check that it runs
 
-Times are medians over rounds in which the formulations take turns, so that a busy machine hurts all of them alike.
-Peak memory is that of a fresh process that runs one formulation alone, less what it held before its first step.
-torch and torch_geometric are optional: without them their row is left out.
+Times are medians over rounds in which the formulations alternate, so that other load affects all of them equally. Peak
+memory is that of a new process that runs one formulation, minus its memory before the first step. torch and
+torch_geometric are optional: without them the table has no row for PyG.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def make_graph(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray, int
 
 
 def build_step(name: str, options: argparse.Namespace) -> Callable[[], None]:
-    """A function that runs one forward and backward pass of `name` to its end."""
+    """A function that runs one complete forward and backward pass of `name`."""
     keep_freed_memory()
     return build_pyg_step(options) if name == PEER else build_our_step(name, options)
 
 
 def build_our_step(name: str, options: argparse.Namespace) -> Callable[[], None]:
-    import tpugraphs_polynormer  # noqa: F401  (before TensorFlow: it chooses Keras 2)
+    import tpugraphs_polynormer  # noqa: F401  (before TensorFlow, because it selects Keras 2)
     import tensorflow as tf  # isort: skip
 
     from tpugraphs_polynormer.layers.convolutions import GraphAttention
@@ -96,7 +96,7 @@ def peak_megabytes() -> float:
 
 
 def measure_memory(name: str, options: argparse.Namespace) -> float:
-    """Megabytes that three steps add to the peak of a fresh process."""
+    """The megabytes that three steps add to the memory of a new process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_memory_of_steps, (name, options))
 
@@ -110,7 +110,7 @@ def _memory_of_steps(name: str, options: argparse.Namespace) -> float:
 
 
 def measure_times(names: list[str], options: argparse.Namespace) -> dict[str, float]:
-    """Median seconds per step of each formulation, taking turns."""
+    """The median seconds per step of each formulation; the formulations alternate."""
     steps = {name: build_step(name, options) for name in names}
     for step in steps.values():
         step()

@@ -1,12 +1,12 @@
-"""Training epochs of Polynormer on minesweeper: our trainer's step against PyTorch's with PyG's GATConv.
+"""Training epochs of Polynormer on minesweeper: our training step compared with PyTorch and PyG's GATConv.
 
     python benchmarks/epoch_against_torch.py                            # 8 heads x 8, 5 + 2 layers
     python benchmarks/epoch_against_torch.py --full-width --rounds 4    # 8 heads x 64, 10 + 3 layers
-    python benchmarks/epoch_against_torch.py --quick                    # 2 heads x 4, one round: does it run?
+    python benchmarks/epoch_against_torch.py --quick                    # 2 heads x 4, one round, to check that it runs
 
-Each runs in a process of its own; the two take turns, and times are medians over the rounds. Peak memory is that of
-the process's resident set, both phases seen. The peer is the same architecture written plainly in PyTorch; torch and
-torch_geometric must be installed beside the project (they are never its dependencies); without them our row is alone.
+Each runs in its own process; the two alternate, and times are medians over the rounds. Peak memory is that of the
+process's resident set over both phases. The peer is the same architecture in plain PyTorch; torch and torch_geometric
+are not dependencies of the project: without them the table has only our row.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ QUICK = ("hidden_dim=8", "num_heads=2", "num_local_layers=1", "num_global_layers
 
 
 def load_settings(options: argparse.Namespace):
-    """The config of our trainer, which also sizes the peer."""
+    """The config of our trainer; the peer has the same sizes."""
     from tpugraphs_polynormer.config.schema import load_config
 
     folder = PROJECT / "configs" / "nodes"
@@ -40,7 +40,7 @@ def load_settings(options: argparse.Namespace):
 
 
 def build_ours(options: argparse.Namespace, phase: str) -> Callable[[], float]:
-    """One epoch of our trainer, without its evaluation."""
+    """A function that runs one epoch of our trainer, without evaluation."""
     import tensorflow as tf
 
     from tpugraphs_polynormer.nodes.datasets import read_benchmark
@@ -62,7 +62,7 @@ def build_ours(options: argparse.Namespace, phase: str) -> Callable[[], float]:
 
 
 def build_peer(options: argparse.Namespace, phase: str) -> Callable[[], float]:
-    """The same epoch in PyTorch: forward, backward, Adam."""
+    """A function that runs the same epoch in PyTorch: forward, backward, Adam."""
     import torch
 
     from tpugraphs_polynormer.nodes.datasets import read_benchmark
@@ -148,7 +148,7 @@ BUILDERS = {"ours": build_ours, "torch": build_peer}
 
 
 class Worker:
-    """One of the two, in its own process."""
+    """The process of one of the two implementations."""
 
     def __init__(self, name: str, options: argparse.Namespace) -> None:
         self._pool = multiprocessing.get_context("spawn").Pool(1)
@@ -164,12 +164,12 @@ class Worker:
         return self._pool.apply(_peak_gigabytes)
 
 
-_running: list[Callable[[], float]] = []  # in a worker: the epoch of the present phase
+_running: list[Callable[[], float]] = []  # in a worker: the epoch function of the current phase
 
 
 def _start_phase(name: str, options: argparse.Namespace, phase: str) -> None:
     _running[:] = [BUILDERS[name](options, phase)]
-    _running[0]()  # traces, and fetches memory
+    _running[0]()  # the first call traces and allocates memory
 
 
 def _time_epoch() -> float:
@@ -183,7 +183,7 @@ def _peak_gigabytes() -> float:
 
 
 def measure_phase(workers: dict[str, Worker], phase: str, rounds: int) -> dict[str, float]:
-    """Median seconds of an epoch of each."""
+    """The median seconds of an epoch, by implementation."""
     for worker in workers.values():
         worker.start_phase(phase)
     times = [{name: worker.time_epoch() for name, worker in workers.items()} for _ in range(rounds)]

@@ -1,10 +1,11 @@
-"""How many HLO instructions per second go from bytes to arrays on one core.
+"""The rate of feature extraction: HLO instructions per second from bytes to arrays, on one core.
 
     python benchmarks/featurize.py [--file PROGRAM.pb] [--copies 14] [--repeats 7]
-    python benchmarks/featurize.py --quick    # one repeat: does it run?
+    python benchmarks/featurize.py --quick    # one repeat, to check that it runs
 
-Without --file it takes the real tuning file where it is at hand (TPUGRAPHS_REAL_DATA, or shared/real beside the
-project). --copies repeats the program within one module: 14 copies of that file make the largest graph of the dataset.
+Without --file it uses the real tuning file, if there is one (in TPUGRAPHS_REAL_DATA, or in shared/real beside the
+project). --copies repeats the program within one module: 14 copies of that file are as large as the largest graph of
+TpuGraphs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _REAL_FILE = REAL_DATA / "tpugraphs" / "protobuf" / "module_tuning_data_layout.p
 
 
 def repeat_program(module: Module, copies: int) -> Module:
-    """The module with its computations `copies` times over, each copy with ids of its own."""
+    """A module with `copies` copies of each computation; every copy has its own ids."""
     instructions = [each.id for computation in module.computations for each in computation.instructions]
     step = max([*instructions, *(each.id for each in module.computations)]) + 1
     computations = tuple(
@@ -55,7 +56,7 @@ def _shift(computation: Computation, by: int) -> Computation:
 
 
 def measure(work: Callable[[], object], repeats: int) -> list[float]:
-    """Processor seconds of each repeat after one that warms up; other programs on the machine count little."""
+    """The CPU seconds of each repeat, after one warm-up; CPU time depends little on other load."""
     work()
     seconds = []
     for _ in range(repeats):
@@ -66,13 +67,13 @@ def measure(work: Callable[[], object], repeats: int) -> list[float]:
 
 
 def report(name: str, count: int, seconds: list[float]) -> str:
-    """One line: the median rate, and the slowest and fastest repeat."""
+    """A line with the median rate and those of the slowest and fastest repeat."""
     median, slowest, fastest = (count / each for each in (statistics.median(seconds), max(seconds), min(seconds)))
     return f"{name:<18}{median:>12,.0f} instructions/s   (slowest {slowest:,.0f}, fastest {fastest:,.0f})"
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line."""
+    """The parsed command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--file", type=Path, default=_REAL_FILE)
     parser.add_argument("--copies", type=int, default=1)
@@ -85,7 +86,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measures reading, features, and both."""
+    """Measures reading, feature extraction, and both."""
     arguments = parse_arguments()
     try:
         data = arguments.file.read_bytes()

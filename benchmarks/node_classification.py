@@ -3,9 +3,9 @@
     python benchmarks/node_classification.py               # minesweeper, splits 0 1 2, 64 wide: score and time
     python benchmarks/node_classification.py --full-width  # a few epochs at the authors' 512 wide: time and memory
     python benchmarks/node_classification.py --photo       # amazon-photo, 64 wide
-    python benchmarks/node_classification.py --quick       # one narrow epoch of each phase, kept nowhere: does it run?
+    python benchmarks/node_classification.py --quick       # one narrow epoch of each phase, to check that it runs
 
-Interrupted runs go on from their run directory when the command is given again.
+The same command resumes interrupted runs from their run directories.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ QUICK = (
 
 
 def measure_scores(name: str, args: argparse.Namespace) -> dict:
-    """Trains the small config on the splits; prints each split's score and the times of a median epoch."""
+    """The results of the small config on the splits; prints each split's score and the median times of an epoch."""
     config = load_config(CONFIGS / "small" / f"{name}.yaml", args.overrides)
     started, processor = time.time(), time.process_time()
     results = run_benchmark(config, args.data, args.run_dir / f"{name}-small", args.splits)
@@ -55,7 +55,7 @@ def measure_scores(name: str, args: argparse.Namespace) -> dict:
 
 
 def measure_full_width(args: argparse.Namespace) -> dict:
-    """Times a few epochs of each phase of the authors' minesweeper model, and the peak of the resident set."""
+    """The times of a few epochs of each phase of the authors' minesweeper model, and the peak resident set."""
     config = with_epochs(load_config(CONFIGS / "minesweeper.yaml", args.overrides), args.epochs)
     times = {}
     inputs = NodeInputs.make(read_benchmark("minesweeper", args.data), config)
@@ -74,7 +74,7 @@ def measure_full_width(args: argparse.Namespace) -> dict:
 
 
 def with_epochs(config: NodeConfig, epochs: int) -> NodeConfig:
-    """The same model trained for so many epochs in each phase, without writing its large checkpoints in between."""
+    """The config with `epochs` epochs in each phase and without checkpoints in between, which are large."""
     training = dataclasses.replace(config.training, epochs=epochs, local_epochs=epochs, checkpoint_seconds=1e9)
     return dataclasses.replace(config, training=training)
 

@@ -1,10 +1,10 @@
-"""The official layout and tile baselines as their code computes them, for benchmarks/ranking_step.py to be measured by.
+"""The official layout and tile baselines with the operations of their code, the peers of benchmarks/ranking_step.py.
 
-Written anew after reading that code, operation by operation, not copied: candidates are joined to a copy of every node
-for every candidate; an adjacency matrix is applied by gathering along edges and summing without order; its transpose
-by reversing all axes of the states before and after; degrees are divided out of the states on both sides each time. In
-training the layout model runs twice, on all edges and on those of a sampled segment, and takes the second result at
-the segment's nodes.
+The code is our own, written after reading theirs. As in theirs, every candidate has its own copy of every node; the
+product with an adjacency matrix gathers along edges and uses an unsorted segment sum; the product with its transpose
+reverses all axes of the states before and after; states are divided by the roots of degrees before and after each
+product. In training, the layout model runs twice, on all edges and on those of a sampled segment, and uses the second
+result for the nodes of the segment.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _dense_layers(widths: list[int], *, use_bias: bool = True) -> tf.keras.Seque
 
 
 class _Operands:
-    """The matrix with a 1 for each operand (consumer, producer), and its transpose, applied to [n, ...]."""
+    """The matrix with a 1 for each operand (consumer, producer) and its transpose, which multiply states [n, ...]."""
 
     def __init__(self, producers: tf.Tensor, consumers: tf.Tensor, num_ops: tf.Tensor) -> None:
         self.producers, self.consumers, self.num_ops = producers, consumers, num_ops
@@ -46,7 +46,7 @@ class _Operands:
         return tf.transpose(tf.transpose(summed))
 
     def apply_normalized(self, states: tf.Tensor) -> tf.Tensor:
-        """Both ways and the node itself, divided by the roots of the degrees."""
+        """The product with the symmetrically normalized matrix: both directions and self-loops."""
 
         def mix(states: tf.Tensor) -> tf.Tensor:
             itself = tf.einsum("i,i...->i...", tf.ones([self.num_ops]), states)
@@ -57,7 +57,7 @@ class _Operands:
 
 
 class _Peer(tf.keras.Model):
-    """`encode` gives nothing; `score` computes everything for every candidate, [1, k]."""
+    """A model whose `encode` does nothing and whose `score` [1, k] computes everything for every candidate."""
 
     def __init__(self, opcode_dim: int) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class _Peer(tf.keras.Model):
 
 
 class OfficialLayoutPeer(_Peer):
-    """Two dense layers, residual layers that see the candidate again, three poolings."""
+    """The layout baseline: two dense layers, residual layers with the candidate as input, three poolings."""
 
     def __init__(self, width: int, num_layers: int) -> None:
         super().__init__(opcode_dim=32)
@@ -81,13 +81,13 @@ class OfficialLayoutPeer(_Peer):
 
     def score(self, batch: Batch, encoded: tf.Tensor, *, training: bool) -> tf.Tensor:
         nodes = tf.concat([batch.features, self.opcodes(batch.opcodes)], -1)
-        settings, operands = tf.gather(batch.config_values, batch.codes), self.operands(batch)
-        states = self._run(tf.stop_gradient(nodes), settings, operands, batch)
+        config_values, operands = tf.gather(batch.config_values, batch.codes), self.operands(batch)
+        states = self._run(tf.stop_gradient(nodes), config_values, operands, batch)
         if training:
             selected = tf.range(operands.num_ops) < SEGMENT_NODES
             kept = tf.gather(selected, batch.producers) & tf.gather(selected, batch.consumers)
             ends = (tf.boolean_mask(each, kept) for each in (batch.producers, batch.consumers))
-            segment = self._run(nodes, settings, _Operands(*ends, operands.num_ops), batch)
+            segment = self._run(nodes, config_values, _Operands(*ends, operands.num_ops), batch)
             states = tf.where(selected[:, tf.newaxis, tf.newaxis], segment, states)
         pooled = [
             tf.reduce_mean(states, 0),
@@ -96,9 +96,9 @@ class OfficialLayoutPeer(_Peer):
         ]
         return -tf.squeeze(self.postnet(tf.concat(pooled, -1)), -1)[tf.newaxis]
 
-    def _run(self, nodes: tf.Tensor, settings: tf.Tensor, operands: _Operands, batch: Batch) -> tf.Tensor:
-        joined = 100 * tf.math.unsorted_segment_sum(settings, batch.nconfig_ops, operands.num_ops)  # [n, k, 18]
-        states = tf.repeat(nodes[:, tf.newaxis], tf.shape(settings)[1], 1)
+    def _run(self, nodes: tf.Tensor, config_values: tf.Tensor, operands: _Operands, batch: Batch) -> tf.Tensor:
+        joined = 100 * tf.math.unsorted_segment_sum(config_values, batch.nconfig_ops, operands.num_ops)  # [n, k, 18]
+        states = tf.repeat(nodes[:, tf.newaxis], tf.shape(config_values)[1], 1)
         states = tf.nn.leaky_relu(self.prenet(tf.concat([joined, states], -1)))
         for layer in self.layers_of_graph:
             mixed = operands.apply_normalized(tf.concat([joined, states], -1))
@@ -107,7 +107,7 @@ class OfficialLayoutPeer(_Peer):
 
 
 class OfficialTilePeer(_Peer):
-    """GraphSAGE with sums, on inputs that hold the candidate's bounds at every node."""
+    """The tile baseline: GraphSAGE with sums; the input of every node contains the candidate's bounds."""
 
     def __init__(self, width: int, num_layers: int) -> None:
         super().__init__(opcode_dim=64)

@@ -1,11 +1,11 @@
-"""Preprocessing and the first training batch, beside the obvious way: load everything, concatenate, cache, tf.data.
+"""Preprocessing and the first training batch, compared with the simple way: load all, concatenate, cache, tf.data.
 
     python benchmarks/preprocess.py [--input TREE] [--graphs 6] [--candidates 20000] [--repeats 3]
-    python benchmarks/preprocess.py --quick    # two graphs of 300 candidates, once: does it run?
+    python benchmarks/preprocess.py --quick    # two graphs of 300 candidates, once, to check that it runs
 
-Without --input it simulates one collection of that many graphs and candidates. Every measurement is a process of its
-own; memory is the largest sum over its process tree; both ways alternate, medians are printed. "First batch" counts
-from the start of the process, imports and all, with 64 candidates of each of 4 graphs in the batch.
+Without --input it simulates one collection of that many graphs and candidates. Every measurement runs in its own
+process; memory is the largest sum over its process tree; the two ways alternate, and medians are printed. "First batch"
+is the time from the start of the process, imports included, to a batch of 4 graphs with 64 candidates each.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def list_archives(root: Path) -> list[Path]:
 
 
 def run_step(command: list[str], log: Path) -> dict[str, float]:
-    """Runs a command: its seconds, its tree's peak memory, and the JSON it printed last, if any."""
+    """The seconds and the peak memory of a command and its children, and the JSON of its last line, if any."""
     used = run_measured(command, log)
     printed = [line for line in log.read_text().splitlines() if line.startswith("{")]
     return {"seconds": used.wall_seconds, "peak": float(used.peak_bytes)} | (json.loads(printed[-1]) if printed else {})
 
 
 def prepare_obviously(tree: Path, cache: Path) -> None:
-    """np.load of everything, one concatenation per key, one compressed cache."""
+    """Loads all archives, concatenates each key, and writes one compressed cache."""
     parts: dict[str, list[np.ndarray]] = {}
     for path in list_archives(tree):
         with np.load(path, allow_pickle=False) as archive:
@@ -63,7 +63,7 @@ def prepare_obviously(tree: Path, cache: Path) -> None:
 
 
 def feed_obviously(cache: Path) -> dict[str, float]:
-    """The cache in memory, tf.data over its tensors."""
+    """The times of tf.data over the cache in memory."""
     import tensorflow as tf
 
     with np.load(cache, allow_pickle=False) as archive:
@@ -73,9 +73,9 @@ def feed_obviously(cache: Path) -> dict[str, float]:
     row_starts = np.cumsum([0, *(num_candidates * num_config)])
 
     def draw(number: tf.Tensor) -> dict[str, tf.Tensor]:
-        total, slots = tf.gather(num_candidates, number), tf.gather(num_config, number)
+        total, num_nconfig = tf.gather(num_candidates, number), tf.gather(num_config, number)
         chosen = tf.random.uniform([_NUM_DRAWN], maxval=total, dtype=tf.int64)
-        rows = tf.gather(row_starts, number) + chosen[:, None] * slots + tf.range(slots)
+        rows = tf.gather(row_starts, number) + chosen[:, None] * num_nconfig + tf.range(num_nconfig)
         nodes = tf.range(tf.gather(node_starts, number), tf.gather(node_starts, number + 1))
         return {
             "node_feat": tf.gather(arrays["node_feat"], nodes),
@@ -99,7 +99,7 @@ def feed_obviously(cache: Path) -> dict[str, float]:
 
 
 def feed_ours(folder: Path) -> dict[str, float]:
-    """Our dataset through our input pipeline."""
+    """The times of our input pipeline over our dataset."""
     from tpugraphs_polynormer.config.schema import RankingDataConfig
     from tpugraphs_polynormer.datasets.input_pipeline import make_training_dataset
     from tpugraphs_polynormer.datasets.reader import RankingDataset
@@ -133,7 +133,7 @@ def _median_seconds(work: Callable[[], None]) -> float:
 
 
 def measure_both(tree: Path, scratch: Path, repeats: int) -> dict[str, list[dict[str, dict[str, float]]]]:
-    """{way: one {"prepare", "feed"} per repeat}, the two ways by turns."""
+    """{way: [{"prepare": ..., "feed": ...} of each repeat]}; the two ways alternate."""
     script = [sys.executable, str(Path(__file__).resolve()), "--input", str(tree)]
     log = scratch / "log.txt"
     found: dict[str, list] = {"ours": [], "obvious": []}
@@ -151,7 +151,7 @@ def measure_both(tree: Path, scratch: Path, repeats: int) -> dict[str, list[dict
 
 
 def report(found: dict[str, list], archive_bytes: int, dense_bytes: int) -> str:
-    """A Markdown table; the last column says how many times better ours is."""
+    """A Markdown table; the last column is the ratio of the simple way to ours."""
     rows: list[tuple[str, Callable[[dict], float], bool]] = [
         ("archives read, MB/s", lambda each: archive_bytes / _MEGA / each["prepare"]["seconds"], True),
         ("prepared, s", lambda each: each["prepare"]["seconds"], False),
@@ -170,7 +170,7 @@ def report(found: dict[str, list], archive_bytes: int, dense_bytes: int) -> str:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line; --way and --made are for the processes that this script starts."""
+    """The parsed command line; --way and --made are for the processes that this script starts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--input", type=Path, help=f"a tree that holds npz/{_FOLDER}/train; default: simulated")
     parser.add_argument("--graphs", type=int, default=6)
@@ -186,7 +186,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measures both ways and prints the table; as a child, does one of their steps."""
+    """Measures both ways and prints the table; in a child process, runs one step of one way."""
     arguments = parse_arguments()
     if arguments.way == "prepare-obviously":
         prepare_obviously(arguments.input, arguments.made)

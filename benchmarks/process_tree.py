@@ -1,4 +1,4 @@
-"""Time and memory of a command, all the processes that it starts included."""
+"""Time and memory of a command and of the processes that it starts."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ import psutil
 
 @dataclass(frozen=True)
 class Usage:
-    """What a command took."""
+    """The time and memory of a command."""
 
     wall_seconds: float
     cpu_seconds: float
-    peak_bytes: int  # the largest sum of resident memory over its processes; pages that they share count for each
+    peak_bytes: int  # the largest sum of resident memory over its processes; shared pages count once per process
 
 
 def run_measured(command: Sequence[str], log: Path, *, interval: float = 0.02) -> Usage:
-    """Runs a command to its end, stdout and stderr in `log`; memory is sampled every `interval` seconds."""
+    """The usage of a command, whose stdout and stderr go to `log`; memory is sampled every `interval` seconds."""
     log.parent.mkdir(parents=True, exist_ok=True)
     start, peak = time.perf_counter(), [0]
     with log.open("w") as stream:
         process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
         threading.Thread(target=_watch, args=(process.pid, peak, interval), daemon=True).start()
-        # Not Popen.wait: only wait4 tells what this child and its own children used.
+        # wait4, unlike Popen.wait, returns the CPU time of the child and of its own children.
         _, status, usage = os.wait4(process.pid, 0)
     wall = time.perf_counter() - start
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -39,7 +39,7 @@ def run_measured(command: Sequence[str], log: Path, *, interval: float = 0.02) -
 
 
 def _watch(pid: int, peak: list[int], interval: float) -> None:
-    """Keeps the largest sum of resident memory over the process tree, until its root is gone."""
+    """Updates the largest sum of resident memory over the process tree, until its root has ended."""
     try:
         root = psutil.Process(pid)
         while root.is_running() and root.status() != psutil.STATUS_ZOMBIE:

@@ -1,13 +1,13 @@
-"""How well GraphSAGE, Polynormer-local and Polynormer rank candidates of unseen programs, over seeds (simulated data).
+"""Ranking metrics of GraphSAGE, Polynormer-local and Polynormer on unseen simulated programs, over seeds.
 
     python benchmarks/ranking_quality.py                              # five collections, three models, three seeds
     python benchmarks/ranking_quality.py --collections layout:nlp:random --seeds 0 --set model.fusion=early
-    python benchmarks/ranking_quality.py --quick    # two tiny collections, one model, four steps: does it run?
+    python benchmarks/ranking_quality.py --quick    # two tiny collections, one model, four steps, to check that it runs
 
-Simulates `--scale small`, preprocesses it, and trains configs/ranking/<model>/<collection>.yaml, narrowed to what two
-cores can afford (SMALLER): the same width, heads, fusion, candidates and number of steps for every model. The
-validation split chooses the epoch; the numbers are of the test split's graphs, judged once by the hidden runtimes, all
-candidates of each. Runs go side by side, one core each; what is done in `--work` is not done again.
+Simulates `--scale small`, preprocesses it, and trains configs/ranking/<model>/<collection>.yaml, made smaller for two
+cores (SMALLER): all models have the same width, heads, fusion, candidates and number of steps. The validation split
+selects the epoch; the numbers are those of all candidates of the test graphs, with the hidden runtimes. Runs are
+concurrent, one core each; a rerun uses the finished parts in `--work`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SHOWN = ("tau", "opa", "slowdown_1", "slowdown_5")
 
 
 def prepare(work: Path, collections: list[str], scale: str) -> None:
-    """Simulated archives and datasets below `work`, made once."""
+    """Writes simulated archives and datasets to `work`, unless they are there."""
     (work / "logs").mkdir(parents=True, exist_ok=True)
     for stage, out, arguments in (
         ("simulate", work / "simulated", ["--archives", str(work / "simulated"), "--scale", scale]),
@@ -71,7 +71,7 @@ def prepare(work: Path, collections: list[str], scale: str) -> None:
 
 
 def train_and_judge(job: dict) -> dict:
-    """In the worker: trains one model and returns its test metrics, the mean over graphs."""
+    """The test metrics of one trained model, means over graphs; runs in the worker."""
     keep_freed_memory()
     import_tensorflow()
     from tpugraphs_polynormer.config.schema import load_config
@@ -97,14 +97,14 @@ def train_and_judge(job: dict) -> dict:
 
 
 def read_truth(work: Path, name: str, graph: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """A test graph's hidden runtimes and, of tiles, their normalizers."""
+    """The hidden runtimes of a test graph and, for tiles, their normalizers."""
     path = work / "simulated" / "truth" / find_collection(name).folder / "test" / f"{graph}.npz"
     with np.load(path, allow_pickle=False) as archive:
         return archive["config_runtime"], archive.get("config_runtime_normalizers")
 
 
 def run_job(job: dict) -> dict:
-    """The same in a process of its own, on one core; its result is kept in the run directory."""
+    """The result of `train_and_judge` in a new process on one core; the run directory keeps it."""
     path = Path(job["run"]) / "test.json"
     if not path.exists():
         environment = dict(os.environ, TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1")
@@ -119,14 +119,14 @@ def run_job(job: dict) -> dict:
 
 
 def chance_slowdowns(work: Path, name: str) -> dict[str, float]:
-    """What a random order would get on the test graphs: the mean slowdown at 1 and 5."""
+    """The mean slowdowns at 1 and 5 of a random order of the test graphs' candidates."""
     folder = work / "simulated" / "truth" / find_collection(name).folder / "test"
     costs = [true_costs(*read_truth(work, name, path.stem), graph=path.stem) for path in sorted(folder.glob("*.npz"))]
     return {f"slowdown_{k}": statistics.mean(expected_slowdown(each, k) for each in costs) for k in (1, 5)}
 
 
 def show(results: dict[tuple[str, str], list[dict]], work: Path) -> None:
-    """A Markdown table: mean and, where there are several seeds, standard deviation over them."""
+    """Prints a Markdown table of means and, with several seeds, standard deviations over them."""
     print(f"| collection | model | {' | '.join(SHOWN)} |\n|---|---|{'---|' * len(SHOWN)}")
     collections = list(dict.fromkeys(name for name, _ in results))
     for name in collections:
@@ -156,7 +156,7 @@ def format_cells(runs: list[dict]) -> str:
 
 
 def main() -> None:
-    """Trains what is missing and prints the table."""
+    """Trains the missing runs and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path("runs/ranking_quality"))
     parser.add_argument("--collections", default=",".join(COLLECTIONS))
@@ -178,7 +178,7 @@ def main() -> None:
 
 
 def compare(args: argparse.Namespace) -> None:
-    """Makes the data, trains every model on every collection with every seed, and shows the table."""
+    """Writes the data, trains every model on every collection with every seed, and prints the table."""
     names = args.collections.split(",")
     prepare(args.work, names if args.quick else list(COLLECTIONS), "tiny" if args.quick else "small")
     jobs = [

@@ -1,17 +1,18 @@
-"""Speed and memory of ranking models: a training step and scoring, early and late fusion against plain ones.
+"""Time and memory of a training step and of scoring, for early and late fusion and for plain models.
 
-    python benchmarks/ranking_step.py            # all of it
-    python benchmarks/ranking_step.py --quick    # a tiny program, few candidates, one layer: does it run?
+    python benchmarks/ranking_step.py            # everything
+    python benchmarks/ranking_step.py --quick    # a tiny program, few candidates, one layer, to check that it runs
     python benchmarks/ranking_step.py --only polynormer --candidates 16
 
 Layout: a simulated program of about 8,000 nodes, 600 of them configurable. Tile: a simulated kernel of about 40 nodes.
-`official` computes as the official baselines' code does (official_peers.py); `graphsage` is their architecture in this
-package. `plain` is this package's model on [nodes, candidates, width] with messages that TensorFlow's own ops gather,
-weight and sum; `naive` the same with this package's kernels, `early` with the frontier too (layers/shared_states.py);
-`late` is the fusion after the encoder. The official layout model takes half a minute per step.
+`official` has the operations of the official baselines' code (official_peers.py); `graphsage` is their architecture in
+this package. `plain` is this package's model on states [nodes, candidates, width], with messages that TensorFlow's own
+ops gather, weight and sum; `naive` is the same with this package's aggregations; `early` also shares states between
+candidates (layers/shared_states.py); `late` is fusion after the encoder. The official layout model takes half a minute
+per step.
 
-Each measurement runs in a process of its own; contenders take turns, and the median over the rounds is shown. Peak
-memory is what the process held at most, less what it held before its first step. What dies shows as "-".
+Each measurement runs in its own process; contenders alternate, and the table has medians over the rounds. Peak memory
+is the largest memory of the process minus its memory before the first step. A contender that dies is shown as "-".
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ WIDTH = 64
 PROGRAM_SEED = 7  # a transformer of 7,814 nodes
 COUNTS = ((16, 64), (16, 64, 1000), (1000, 4000))  # candidates: a training step, scoring layouts, scoring tiles
 QUICK_COUNTS = ((4,), (20,), (100,))
-OFFICIAL_BLOCK = 16  # candidates that the plain layout models score at once; more would not fit
-# The official baseline's architecture and inputs.
+OFFICIAL_BLOCK = 16  # candidates per block of the plain layout models; more do not fit into memory
+# The architecture and inputs of the official baseline.
 OFFICIAL = {"encoder": "graphsage", "fusion": "early", "features": "raw", "readout": "sum"}
-PLAIN = ("official", "naive", "plain")  # last words of contenders that compute every node for every candidate
-# Contender -> config of the model; None is the straightforward peer.
+PLAIN = ("official", "naive", "plain")  # last word of the contenders that compute every node for every candidate
+# Contender -> config of the model; None for the official peer.
 LAYOUT = {
     "official": None,
     "graphsage naive": OFFICIAL,
@@ -56,7 +57,7 @@ LAYOUT = {
     "polynormer naive": {"encoder": "polynormer", "fusion": "early"},
     "polynormer early": {"encoder": "polynormer", "fusion": "early"},
     "polynormer late": {"encoder": "polynormer", "fusion": "late"},
-    "the same, no slot encoder": {"encoder": "polynormer", "fusion": "late", "num_nconfig_layers": 0},
+    "the same, no config-node encoder": {"encoder": "polynormer", "fusion": "late", "num_nconfig_layers": 0},
 }
 TILE = {
     "official": None,
@@ -66,11 +67,11 @@ TILE = {
 }
 
 
-# Data: plain arrays, made once and read by every process.
+# Data: arrays that are written once and read by every process.
 
 
 def write_layout_data(path: Path, scale: str, num_configurable: int) -> None:
-    """A simulated transformer of the scale with random choices for some of its config nodes."""
+    """Writes a simulated transformer of the scale with random choices for some of its config nodes."""
     from tpugraphs_polynormer.hlo.choices import enumerate_choices
     from tpugraphs_polynormer.hlo.features import featurize_module
     from tpugraphs_polynormer.simulator.programs import draw_program
@@ -80,14 +81,14 @@ def write_layout_data(path: Path, scale: str, num_configurable: int) -> None:
     arrays, choices = featurize_module(module), enumerate_choices(module)
     random = np.random.default_rng(0)
     count = min(num_configurable, len(choices.node_ids))
-    slots = np.sort(random.choice(len(choices.node_ids), count, replace=False))
-    lows, sizes = choices.starts[slots], choices.counts[slots]
+    chosen = np.sort(random.choice(len(choices.node_ids), count, replace=False))
+    lows, sizes = choices.starts[chosen], choices.counts[chosen]
     codes = lows[:, None] + random.integers(0, sizes[:, None], [count, 1000])
-    _write_data(path, arrays, config_values=choices.table, codes=codes, nconfig_ops=choices.node_ids[slots])
+    _write_data(path, arrays, config_values=choices.table, codes=codes, nconfig_ops=choices.node_ids[chosen])
 
 
 def write_tile_data(path: Path, num_candidates: int) -> None:
-    """A simulated kernel of 35 to 45 nodes with random tile bounds."""
+    """Writes a simulated kernel of 35 to 45 nodes with random tile bounds."""
     from tpugraphs_polynormer.datasets.encoding import encode_tiles
     from tpugraphs_polynormer.hlo.features import featurize_module
     from tpugraphs_polynormer.simulator.programs import draw_program
@@ -111,11 +112,11 @@ def _write_data(path: Path, arrays: object, **others: np.ndarray) -> None:
     np.savez(path, **{name: getattr(arrays, name) for name in names}, **others)
 
 
-# Models, in the worker.
+# Models; this part runs in the worker.
 
 
 def make_batch(data: dict[str, np.ndarray], codes: np.ndarray) -> Batch:
-    """One graph with the candidates of `codes` [slots, k], as models/ranking/batch.py would read it."""
+    """A batch of one graph with the candidates of `codes` [config nodes, k], as in models/ranking/batch.py."""
     import tensorflow as tf
 
     from tpugraphs_polynormer.models.ranking.batch import Batch
@@ -143,7 +144,7 @@ def make_batch(data: dict[str, np.ndarray], codes: np.ndarray) -> Batch:
 
 @functools.cache
 def trace_sort() -> Callable:
-    """Edges are sorted within a trace, as in training and scoring."""
+    """The traced function that sorts edges, as in training and scoring."""
     import tensorflow as tf
 
     from tpugraphs_polynormer.layers.edge_index import build_undirected_edge_tensors
@@ -168,11 +169,11 @@ def build_official(kind: str, num_layers: int) -> object:
     return (OfficialLayoutPeer if kind == "layout" else OfficialTilePeer)(WIDTH, num_layers)
 
 
-# Measurements, in the worker.
+# Measurements; this part runs in the worker.
 
 
 def build_training_step(model: object, data: dict[str, np.ndarray], k: int) -> Callable[[], None]:
-    """One step: read the graph, score k candidates, loss, gradients, Adam."""
+    """A function that runs one training step: sorting edges, scores of k candidates, loss, gradients, Adam."""
     import tensorflow as tf
 
     from tpugraphs_polynormer.config.schema import LossConfig
@@ -181,7 +182,7 @@ def build_training_step(model: object, data: dict[str, np.ndarray], k: int) -> C
     loss_of, optimizer = build_loss(asdict(LossConfig())), tf.keras.optimizers.Adam(1e-4)
     costs = tf.constant(np.random.default_rng(1).integers(10**6, 10**7, [1, k]))
 
-    @tf.function(autograph=False)  # as in training: nothing branches on tensors
+    @tf.function(autograph=False)  # as in training: no Python branch depends on a tensor
     def step(batch: Batch) -> tf.Tensor:
         with tf.GradientTape() as tape:
             scores = model.score(batch, model.encode(batch, training=True), training=True)
@@ -199,7 +200,7 @@ def build_training_step(model: object, data: dict[str, np.ndarray], k: int) -> C
 
 
 def build_scoring(model: object, data: dict[str, np.ndarray], k: int, block: int) -> Callable[[], None]:
-    """All k candidates, `block` at a time; what no candidate changes once, as ranking/scorer.py does."""
+    """A function that scores k candidates in blocks and encodes the graph once, as in ranking/scorer.py."""
     import tensorflow as tf
 
     encode = tf.function(lambda batch: model.encode(batch, training=False), autograph=False)
@@ -224,7 +225,7 @@ def build_scoring(model: object, data: dict[str, np.ndarray], k: int, block: int
 
 
 def choose_block(model: object, kind: str, name: str, data: dict[str, np.ndarray], options: dict) -> int:
-    """The product's own choice, unless told; the plain models take what fits (layout) or all at once (tile)."""
+    """Candidates per block: as in the package, unless given; plain models use what fits (layout) or all (tile)."""
     from tpugraphs_polynormer.ranking.scorer import block_size
 
     if name.split()[-1] in PLAIN:
@@ -237,8 +238,8 @@ def choose_block(model: object, kind: str, name: str, data: dict[str, np.ndarray
 
 
 def measure_here(options: dict) -> dict[str, float]:
-    """Runs one contender in this process: median seconds and MiB at the peak."""
-    from tpugraphs_polynormer.process import keep_freed_memory  # the package chooses Keras 2, before TensorFlow
+    """The median seconds and the peak MiB of one contender, measured in this process."""
+    from tpugraphs_polynormer.process import keep_freed_memory  # before TensorFlow: the package selects Keras 2
     import tensorflow as tf  # isort: skip
 
     keep_freed_memory()
@@ -266,11 +267,11 @@ def _peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-# The table, in the parent.
+# The table; this part runs in the parent process.
 
 
 def measure_apart(jobs: list[dict]) -> list[dict[str, float] | None]:
-    """The same for each job, together in a process of their own; None if it died (out of memory, most likely)."""
+    """The result of `measure_here` for each job, in one new process; None if it died, most likely out of memory."""
     command = [sys.executable, __file__, "--worker", json.dumps(jobs)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -281,7 +282,7 @@ def measure_apart(jobs: list[dict]) -> list[dict[str, float] | None]:
 
 
 def plan(arguments: argparse.Namespace) -> Iterator[dict]:
-    """Groups of contenders that are measured in turns."""
+    """The groups of contenders that are measured alternately."""
     layers = {"layers": arguments.layers, "repeats": arguments.repeats, "block": arguments.block}
     training, scoring, tiles = QUICK_COUNTS if arguments.quick else COUNTS
     for what, counts in (("train", training), ("score", scoring)):
@@ -292,7 +293,7 @@ def plan(arguments: argparse.Namespace) -> Iterator[dict]:
 
 
 def measure_group(group: dict, arguments: argparse.Namespace) -> dict[str, dict[str, float] | None]:
-    """Medians per contender over the rounds, each in a process of its own; with --quick all share one."""
+    """The medians over the rounds, by contender; each has its own process, but with --quick they share one."""
     names = [name for name in (LAYOUT if group["kind"] == "layout" else TILE) if arguments.only in name]
     found: dict[str, list] = {name: [] for name in names}
     for _ in range(arguments.rounds):
@@ -311,7 +312,7 @@ def _median(results: list[dict[str, float] | None]) -> dict[str, float] | None:
 
 
 def show(group: dict, results: dict[str, dict[str, float] | None], num_nodes: int) -> None:
-    """One table; times relative to the first contender that lived."""
+    """Prints one table; times are relative to the first contender that did not die."""
     k = group["candidates"]
     print(f"\n{group['kind']}, {group['what']}: {k} candidates, {num_nodes} nodes, {group['layers']} layers of {WIDTH}")
     print(f"{'':<26}{'seconds':>10}{'relative':>10}{'peak MiB':>10}{'candidates/s':>14}{'x nodes/s':>12}")

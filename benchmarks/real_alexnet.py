@@ -1,12 +1,12 @@
-"""Held-out rank correlation on the 8,000 real alexnet candidates, beside ridge regressions in the same run.
+"""Rank correlation on held-out candidates of the 8,000 real ones of alexnet, compared with ridge regressions.
 
     python benchmarks/real_alexnet.py [--real FOLDER] [--work FOLDER] [--seeds 0,1,2] [--set A.B=C ...]
-    python benchmarks/real_alexnet.py --quick    # 400 of the rows, two short runs: does it run?
+    python benchmarks/real_alexnet.py --quick    # 400 of the rows, two short runs, to check that it runs
 
-Held out: the rows numpy.random.default_rng(0).permutation(8000)[:2000]. Of the others the last 600 validate (they
-choose the epoch), the rest train. Reported: Kendall's tau on the held-out rows, all of them and only those whose
-configuration is absent from the 6,000. The last row is what a perfect model could reach: the order of the regression on
-pairs against itself with the noise that repeated configurations show.
+Held out are the rows numpy.random.default_rng(0).permutation(8000)[:2000]. The last 600 of the others are for
+validation, which selects the epoch; the rest are for training. The table has Kendall's tau on all held-out rows, and on
+those whose candidate is not among the 6,000. Its last row is the tau that a perfect model could reach: the order of the
+regression on pairs, compared with itself after adding the noise of repeated candidates.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ QUICK = (
 
 
 def split_rows(share: int) -> dict[str, np.ndarray]:
-    """Rows of each split of the tree that is trained on, one in `share`; "test" are the held-out ones."""
+    """The rows of each split, or one in `share` of them; "test" has the held-out ones."""
     order = np.random.default_rng(0).permutation(NUM_ROWS)
     parts = np.split(order, [NUM_HELD_OUT, NUM_ROWS - NUM_VALIDATION])
     return {split: rows[: len(rows) // share] for split, rows in zip(("test", "train", "valid"), parts, strict=True)}
 
 
 def write_tree(source: Path, tree: Path, rows_of: dict[str, np.ndarray]) -> None:
-    """The real archive as an official tree of one graph per split, by rows."""
+    """Writes the real archive as an official tree with one graph per split."""
     with np.load(source, allow_pickle=False) as arrays:
         whole = dict(arrays)
     for split, rows in rows_of.items():
@@ -54,12 +54,12 @@ def write_tree(source: Path, tree: Path, rows_of: dict[str, np.ndarray]) -> None
 
 
 def one_hot(candidates: np.ndarray) -> np.ndarray:
-    """[c, nc, 18] -> [c, features]: which of its distinct layouts each node has."""
+    """[c, features]: one-hot codes of the layout of each node, for candidates [c, nc, 18]."""
     return np.concatenate([_one_hot(candidates[:, node]) for node in range(candidates.shape[1])], 1)
 
 
 def one_hot_pairs(candidates: np.ndarray) -> np.ndarray:
-    """The same, and which of its distinct layouts each pair of nodes has; nodes that always agree stand for one."""
+    """[c, features]: one-hot codes of each node and of each pair of nodes; nodes that always agree count as one."""
     codes = [np.unique(each, axis=0, return_inverse=True)[1].ravel() for each in candidates.transpose(1, 0, 2)]
     distinct = np.unique(np.stack(codes, 1), axis=1)
     pairs = [_one_hot(distinct[:, list(pair)]) for pair in combinations(range(distinct.shape[1]), 2)]
@@ -78,13 +78,13 @@ def fit_ridge(features: np.ndarray, targets: np.ndarray, strength: float) -> np.
 
 
 def repeat_noise(archive: LayoutArchive) -> np.ndarray:
-    """Relative deviations of single measurements, from pairs of rows with the same configuration."""
+    """The relative deviations of single measurements, from pairs of rows with the same candidate."""
     first, second = pair_repeats(group_equal(archive.node_config_feat))
     return np.log(archive.config_runtime[second] / archive.config_runtime[first]) / np.sqrt(2)
 
 
 def report(name: str, runtimes: np.ndarray, scores: np.ndarray, is_new: np.ndarray, seconds: float) -> None:
-    """One line of the table."""
+    """Prints one line of the table."""
     best = slowdown(runtimes, rank_candidates(scores), 1)
     taus = kendall_tau(runtimes, scores), kendall_tau(runtimes[is_new], scores[is_new])
     print(f"| {name} | {taus[0]:.3f} | {taus[1]:.3f} | {100 * best:.2f} % | {seconds:.0f} |", flush=True)
@@ -144,7 +144,7 @@ def compare(args: argparse.Namespace) -> None:
 
 
 def train_and_score(args: argparse.Namespace, seed: int) -> np.ndarray:
-    """Scores of the held-out rows by the best epoch's weights."""
+    """The scores of the held-out rows, with the weights of the best epoch."""
     keep_freed_memory()
     import_tensorflow()
     from tpugraphs_polynormer.config.schema import load_config

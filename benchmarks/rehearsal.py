@@ -1,16 +1,16 @@
-"""A rehearsal of the contest at the official size, on simulated archives: every stage, its time, memory and disk.
+"""All stages of the contest at the official size, on simulated archives, with the time, memory and disk of each.
 
     python benchmarks/rehearsal.py --work DIR [--collections ID ...] [--tenth ID ...] [--steps 200] [--keep-archives]
-    python benchmarks/rehearsal.py --quick    # a tenth of one tiny collection, two steps, kept nowhere: does it run?
+    python benchmarks/rehearsal.py --quick    # a tenth of one tiny collection, two steps, to check that it runs
 
-Per collection: simulate at the official scale, preprocess, train some steps of the shipped Polynormer config with one
-validation on 1,000 candidates per graph, evaluate, predict the test split; then one submission of all collections, and
-its check. A collection named by --tenth has a tenth of the graphs of every split. Every stage is a `tpugraphs`
-command in a process of its own. A stage that is finished is not run again: a killed rehearsal continues. Archives of
-train and valid are removed once they are preprocessed, unless --keep-archives.
+For each collection: simulate at the official scale, preprocess, train some steps of the shipped Polynormer config with
+one validation on 1,000 candidates per graph, evaluate, predict the test split. Then: one submission of all collections,
+and its check. A collection after --tenth has a tenth of the graphs of every split. Every stage is a `tpugraphs` command
+in a new process. Finished stages are not run again, so that a killed rehearsal resumes. The archives of train and valid
+are deleted after preprocessing, unless --keep-archives.
 
-Printed per stage: wall and CPU time, the largest sum of the resident memory of all processes (pages that they share
-count once for each), and what the working folder holds on disk when the stage ends.
+Printed for each stage: wall and CPU time, the largest sum of the resident memory of all processes (shared pages count
+once per process), and the size of the working folder when the stage ends.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _QUICK = ("model.hidden_dim=8", "model.num_heads=2", "model.num_local_layers=1")
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """What one stage of one collection took."""
+    """The time, memory and disk of one stage of one collection."""
 
     collection: str
     stage: str
@@ -51,7 +51,7 @@ class Stage:
 
 
 class Rehearsal:
-    """The stages of a rehearsal in its working folder; finished ones are kept in `stages.jsonl`."""
+    """The stages of a rehearsal in its working folder; `stages.jsonl` lists the finished ones."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.work, self._tenth, self._num_steps = options.work, options.tenth, options.steps
@@ -62,7 +62,7 @@ class Rehearsal:
         self.finished = {(stage.collection, stage.stage): stage for stage in (Stage(**json.loads(x)) for x in lines)}
 
     def run_collection(self, name: str) -> None:
-        """Everything of one collection up to its predictions."""
+        """Runs the stages of one collection, from its simulation to its predictions."""
         folder, run_dir = name.replace(":", "/"), self.work / "runs" / name.replace(":", "_")
         config = _ROOT / "configs" / "ranking" / "polynormer" / f"{name.replace(':', '_')}.yaml"
         archives, datasets, indices = (str(self.work / each) for each in ("archives", "datasets", "eval_indices"))
@@ -91,11 +91,11 @@ class Rehearsal:
         self._run(name, "predict", ["predict", "--run-dir", str(run_dir), *data, *predictions])
 
     def submit(self) -> None:
-        """The submission of all that was predicted, and its check."""
+        """Writes and checks the submission of all predictions."""
         archives, csv = ["--archives", str(self.work / "archives")], str(self.work / "submission.csv")
         predictions = ["--predictions", str(self.work / "predictions")]
         for stage, arguments in (("submit", [*predictions, "--output", csv]), ("check", ["--check", csv])):
-            self.finished.pop(("all", stage), None)  # more collections may have been predicted meanwhile
+            self.finished.pop(("all", stage), None)  # there may be predictions of more collections now
             self._run("all", stage, ["submit", *arguments, *archives])
 
     def _simulate(self, name: str, archives: str) -> None:
@@ -108,7 +108,7 @@ class Rehearsal:
 
     @staticmethod
     def _write_indices(name: str, folder: Path, target: Path) -> None:
-        """An index file like the official ones: 1,000 candidates of each validation graph."""
+        """Writes an index file like the official ones: 1,000 candidates of each validation graph."""
         path = target / ("_".join(name.split(":")[1:]) + ".json")
         if COLLECTIONS[name].kind == "tile" or path.exists():
             return
@@ -135,7 +135,7 @@ class Rehearsal:
 
 
 def simulate_tenth(name: str, archives: Path, scale: str) -> None:
-    """A tenth of the graphs of each split of a layout collection, at the sizes of the scale."""
+    """Simulates a tenth of the graphs of each split of a layout collection, at the sizes of the scale."""
     from tpugraphs_polynormer.simulator.write import list_graphs, simulate_graph
 
     counts = tuple(max(1, count // 10) for count in SCALES[scale].layout_graphs[name])
@@ -145,7 +145,7 @@ def simulate_tenth(name: str, archives: Path, scale: str) -> None:
 
 
 def report(rehearsal: Rehearsal) -> str:
-    """A Markdown table of the finished stages, with the sizes of the datasets below it."""
+    """A Markdown table of the finished stages, and one of the sizes of the datasets."""
     lines = _table_head("collection", "stage", "wall, s", "CPU, s", "peak memory, GB", "on disk, GB", "")
     for stage in rehearsal.finished.values():
         seconds = f"{stage.wall_seconds:,.0f} | {stage.cpu_seconds:,.0f}"
@@ -166,7 +166,7 @@ def _table_head(*names: str) -> list[str]:
 
 
 def main() -> None:
-    """Runs what is not finished yet, then prints the table."""
+    """Runs the unfinished stages, then prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=Path("runs/rehearsal"), help="working folder; up to 40 GB")
     parser.add_argument("--collections", nargs="*", choices=COLLECTIONS, default=list(COLLECTIONS), metavar="ID")

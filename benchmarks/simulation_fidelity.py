@@ -1,10 +1,10 @@
-"""How well the simulated TPU ranks real candidates: Kendall's tau of its runtimes against measured ones.
+"""Kendall's tau between the runtimes of the simulated TPU and the measured runtimes of real candidates.
 
     python benchmarks/simulation_fidelity.py [FOLDER]
-    python benchmarks/simulation_fidelity.py --quick    # at most 100 candidates of each archive: does it run?
+    python benchmarks/simulation_fidelity.py --quick    # at most 100 candidates of each archive, to check that it runs
 
-FOLDER holds the real archives (default: the folder named by TPUGRAPHS_REAL_DATA, or ../shared/real). The cost model
-sees the arrays of an archive but never a runtime; its constants are one TPU v3 core's, the same for every node.
+FOLDER contains the real archives (default: TPUGRAPHS_REAL_DATA, or ../shared/real). The cost model uses the arrays of
+an archive but no runtime; its constants are those of one TPU v3 core, the same for every node.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROW = "{:<38} {:>10} {:>8} {:>9} {:>13} {:>6}"
 
 
 def predict(archive: LayoutArchive | TileArchive, most: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Simulated seconds and measured runtimes (over their normalizers for tiles) of an archive's first candidates."""
+    """The simulated seconds and the measured costs of an archive's first `most` candidates."""
     graph = (archive.node_feat, archive.node_opcode, archive.edge_index)
     if isinstance(archive, TileArchive):
         measured = relative_costs(archive.config_runtime, archive.config_runtime_normalizers)
@@ -37,7 +37,7 @@ def predict(archive: LayoutArchive | TileArchive, most: int | None) -> tuple[np.
 
 
 def describe(path: Path, most: int | None) -> str:
-    """One line of the table; a kernel whose candidates all look alike has no tau."""
+    """A line of the table; tau is NaN if all simulated runtimes are equal."""
     predicted, measured = predict(read_archive(path), most)
     tau = kendalltau(predicted, measured).statistic
     top = measured[np.argsort(predicted, kind="stable")[:5]].min() / measured.min()

@@ -1,4 +1,4 @@
-"""Beam job: TpuGraphs npz archives to datasets; the same as `tpugraphs preprocess`."""
+"""The Beam job that converts TpuGraphs npz archives to datasets; equal to `tpugraphs preprocess`."""
 
 import sys
 

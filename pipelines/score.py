@@ -1,4 +1,4 @@
-"""Beam job: trained runs and a dataset to one prediction file per graph; the same as `tpugraphs predict --beam`."""
+"""The Beam job that writes one prediction file per graph with trained runs; equal to `tpugraphs predict --beam`."""
 
 import sys
 

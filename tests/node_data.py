@@ -17,7 +17,7 @@ RECIPE = (
 
 
 def make_config(*overrides: str) -> NodeConfig:
-    """A tiny Polynormer with the authors' recipe, or another encoder; two heads where it has heads."""
+    """The config of a tiny Polynormer with the authors' defaults, or of another encoder; two heads if it has heads."""
     headless = {"model.encoder=gcn", "model.encoder=graphsage"} & set(overrides)
     return load_config(None, [*RECIPE, *([] if headless else ["model.num_heads=2"]), *overrides])
 
@@ -25,7 +25,7 @@ def make_config(*overrides: str) -> NodeConfig:
 def make_dataset(
     num_nodes: int = 60, num_classes: int = 2, metric: str = "roc_auc", num_splits: int = 2, seed: int = 0
 ) -> NodeDataset:
-    """Labels that the features and the neighbours both tell, three quarters of the time."""
+    """A random data set whose edges mostly join nodes of equal label, and whose first feature grows with the label."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, num_classes, num_nodes)
     pairs = rng.integers(0, num_nodes, [6 * num_nodes, 2])

@@ -1,4 +1,4 @@
-"""Small archives for tests: the arrays of a layout and of a tile file, in the official format."""
+"""Small archives in the official format: the arrays of a layout file and of a tile file."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from tpugraphs_polynormer.archives.writer import order_members, write_archive
 
 
 def layout_arrays(num_nodes: int = 12, num_config: int = 3, num_candidates: int = 7, seed: int = 0) -> dict:
-    """Random but valid arrays of a layout archive: a chain with some skips."""
+    """Random but valid arrays of a layout archive, whose graph is a chain with some skip edges."""
     random = np.random.default_rng(seed)
     feat = np.zeros((num_nodes, 140), np.float32)
     feat[:, 21:23] = random.integers(1, 9, (num_nodes, 2)) * 64

@@ -1,4 +1,4 @@
-"""Small preprocessed collections for tests, made by the real job in this process."""
+"""Small datasets, written by the preprocessing job in this process."""
 
 from pathlib import Path
 
@@ -15,13 +15,13 @@ LAYOUT, TILE = "layout:xla:random", "tile:xla"
 
 
 def repeat_rows(arrays: dict, rows: list[int]) -> dict:
-    """The arrays with their candidates replaced by the given rows; runtimes stay what they were, row by row."""
+    """The arrays with the candidates of the given rows; runtimes are not changed."""
     key = "node_config_feat" if "node_config_feat" in arrays else "config_feat"
     return arrays | {key: arrays[key][rows]}
 
 
 def small_graphs() -> dict[str, dict[str, dict[str, dict]]]:
-    """{collection: {split: {name: arrays}}}: varied sizes, repeated candidates, one graph that cannot be ranked."""
+    """{collection: {split: {name: arrays}}}: several sizes, repeated candidates, one graph of equal candidates."""
     train = {f"graph{i}": layout_arrays(10 + 3 * i, 2 + i % 3, 5 + 4 * i, seed=i) for i in range(7)}
     train["graph3"] = repeat_rows(train["graph3"], [0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 0, 0, 0, 4, 5])
     train["same"] = repeat_rows(layout_arrays(seed=30), [2] * 7)
@@ -49,7 +49,7 @@ def write_small_tree(root: Path) -> Path:
 
 
 def preprocess_here(source: Path | str, output: Path | str, *collections: str, **settings) -> list[RankingDataset]:
-    """Runs the job on one worker in this process and opens what it wrote."""
+    """The datasets that the job writes with one worker in this process."""
     job = plan_job(str(source), str(output), dict.fromkeys(collections, PreprocessOptions(**settings)))
     clear_commit(job)
     with beam.Pipeline(runner="FnApiRunner") as pipeline:

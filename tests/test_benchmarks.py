@@ -1,4 +1,4 @@
-"""Every benchmark runs with --quick, in a process of its own, and prints its table."""
+"""Every benchmark runs with --quick in a new process and prints its table."""
 
 import os
 import re
@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 REAL = {"epoch_against_torch", "featurize", "node_classification", "real_alexnet", "simulation_fidelity"}
-# Benchmark: what each line of its table begins with, numbers aside.
+# Benchmark -> the beginnings of the lines of its table, without numbers.
 TABLES = {
     "attention": ["| formulation |", "|---", "| fused |", "| segments |", "| unsorted |", "| xla |"],
     "epoch_against_torch": ["| | local, s | global, s |", "|---", "| ours |"],

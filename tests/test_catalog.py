@@ -1,4 +1,4 @@
-"""The catalog against the real data set's own counts."""
+"""The counts of the catalog, compared with those of the real data set."""
 
 import csv
 from collections import Counter

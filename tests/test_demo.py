@@ -1,4 +1,4 @@
-"""The demo: what is done is not done again, failures name the log, and the whole way at the smallest size."""
+"""The demo: finished stages are not run again, failures name the log, and all stages run at the smallest size."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from tpugraphs_polynormer.errors import UserError
 
 
 class Recorder:
-    """Stands in for `run_stage`: notes the stages, and fails at one of them."""
+    """A replacement of `run_stage` that records the stages and fails at one of them."""
 
     def __init__(self, failing: str | None = None) -> None:
         self.stages: list[str] = []

@@ -1,4 +1,4 @@
-"""The documents keep what they promise: commands parse, links lead somewhere, the config page is the config."""
+"""The pages of docs/ and the README: their commands parse, their links exist, and generated parts are up to date."""
 
 import re
 import shlex
@@ -17,14 +17,14 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def commands(page: Path) -> list[str]:
-    """The `tpugraphs ...` lines of a page's code blocks, continued lines joined."""
+    """The `tpugraphs ...` lines of a page's code blocks, with continued lines joined."""
     blocks = re.findall(r"```[a-z]*\n(.*?)```", page.read_text(), re.DOTALL)
     lines = [line.strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     return [line.removeprefix("$ ") for line in lines if line.removeprefix("$ ").startswith("tpugraphs ")]
 
 
 def parse(command: str) -> Namespace:
-    """The arguments of a command; the config that it names exists."""
+    """The parsed arguments of a command; asserts that its config exists."""
     words = shlex.split(command, comments=True)[1:]
     words = words[: words.index(">")] if ">" in words else words
     args, others = build_parser().parse_known_args(words)

@@ -1,4 +1,4 @@
-"""A file is replaced whole, or not touched."""
+"""Atomic writes: a file is replaced as a whole, or not changed."""
 
 import hashlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The import order of docs/architecture.md: modules import from earlier ranks only, and light stages stay light."""
+"""The import order of docs/architecture.md, and the modules that must not import TensorFlow or Beam."""
 
 import ast
 import functools
@@ -12,8 +12,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "tpugraphs_polynormer"
 
-# A module may import, at its top, from its own line or from lines above. A folder stands for all its modules but those
-# named apart; within a line there are no cycles. "" is the package itself, whose __init__ imports `exports` only.
+# At its top level, a module may import modules of its own rank or of earlier ranks; within a rank there are no cycles.
+# A folder means all its modules that are not listed themselves. "" is the package, whose __init__ imports only
+# `exports`.
 LAYERS = (
     (
         "",
@@ -67,7 +68,7 @@ LIGHT = (
 
 @functools.cache
 def modules() -> dict[str, Path]:
-    """Dotted name below the package -> file."""
+    """Dotted name relative to the package -> file."""
     paths = sorted((ROOT / PACKAGE).rglob("*.py"))
     return {_name_of(path.relative_to(ROOT / PACKAGE)): path for path in paths}
 
@@ -77,9 +78,9 @@ def _name_of(path: Path) -> str:
 
 
 def top_imports(path: Path) -> set[str]:
-    """Full names of the modules imported at a file's top level (in `if` and `try` blocks too, not in functions).
+    """The full names of the modules imported at a file's top level, in `if` and `try` blocks too, not in functions.
 
-    What only type checkers import is left out: it never runs.
+    Imports for type checkers are left out, because they never run.
     """
     found, pending = set(), list(ast.parse(path.read_text()).body)
     while pending:
@@ -99,7 +100,7 @@ def top_imports(path: Path) -> set[str]:
 
 @functools.cache
 def own_imports(name: str) -> frozenset[str]:
-    """What a module imports of the package, as names below it."""
+    """The modules of the package that a module imports, as names relative to the package."""
     found = {each.removeprefix(PACKAGE).lstrip(".") for each in top_imports(modules()[name]) if _is_own(each)}
     return frozenset(found - {name})
 
@@ -109,7 +110,7 @@ def _is_own(name: str) -> bool:
 
 
 def rank_of(name: str) -> int:
-    """The line of LAYERS that a module stands on: its own, or its folder's."""
+    """The rank of a module in LAYERS: its own, or that of its folder."""
     candidate = name
     while candidate not in RANKS:
         assert "." in candidate, f"{name} is not in LAYERS: say which modules it may import"
@@ -141,7 +142,7 @@ def test_only_the_beam_room_imports_beam():
 
 
 def _all(path: Path) -> set[str]:
-    """Every import of a file, in functions too."""
+    """The names of all modules that a file imports, in functions too."""
     nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
     return {node.module for node in nodes if isinstance(node, ast.ImportFrom)} | {
         alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names

@@ -1,4 +1,4 @@
-"""The package as a library: public names, examples, use in other people's Keras and TF-GNN models."""
+"""The package as a library: public names, examples, and use in other Keras and TF-GNN models."""
 
 from __future__ import annotations
 

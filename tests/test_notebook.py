@@ -1,4 +1,4 @@
-"""The Kaggle notebook: its cells are run as they stand, on a small simulated tree."""
+"""The Kaggle notebook: its cells run unchanged on a small simulated tree."""
 
 import json
 import os
@@ -22,12 +22,12 @@ SMALL = ("model.hidden_dim=8", "model.num_heads=2", "training.epochs=1", "traini
 
 @pytest.fixture(scope="module")
 def trained() -> Trained:
-    """Runs that no test may change."""
+    """Trained runs that tests share and must not change."""
     return make_trained()
 
 
 def code_cells() -> list[dict]:
-    """The notebook's code cells; none holds output."""
+    """The code cells of the notebook, which must not have output."""
     cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
     assert all(not cell["outputs"] and cell["execution_count"] is None for cell in cells)
     return cells

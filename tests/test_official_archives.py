@@ -1,4 +1,4 @@
-"""The untouched official archives through every stage, as a user runs them; skipped where they are not at hand."""
+"""All stages on unchanged official archives, as a user runs them; skipped without the archives."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ def official(real_data) -> Path:
 
 
 def tpugraphs(*arguments: object) -> str:
-    """Runs a stage in a process of its own; its stdout."""
+    """The stdout of a stage that runs in a new process."""
     command = [sys.executable, "-m", "tpugraphs_polynormer.cli.main", *map(str, arguments)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
@@ -36,7 +36,7 @@ def tpugraphs(*arguments: object) -> str:
 
 
 def link_archives(root: Path, collection: str, split: str, paths: list[Path]) -> None:
-    """A tree of links: real files are never copied."""
+    """Makes a tree of links to the real files, which are large."""
     folder = root / "npz" / collection.replace(":", "/") / split
     folder.mkdir(parents=True)
     for path in paths:
@@ -44,13 +44,13 @@ def link_archives(root: Path, collection: str, split: str, paths: list[Path]) ->
 
 
 def check_against_numpy(collection: RankingDataset, split_name: str, path: Path) -> None:
-    """The stored graph and all its candidates are what numpy reads in the archive."""
+    """Asserts that the stored graph and its candidates equal the arrays that numpy reads from the archive."""
     split = collection.split(split_name)
     (number,) = [i for i, entry in enumerate(split.graphs) if entry.name == path.name.removesuffix(".npz")]
     graph = tfgnn.parse_single_example(graph_spec(collection.manifest.kind), split.read_record(number))
     codes = split.read_codes(number, np.arange(split.graphs[number].num_candidates))
     features = graph.node_sets["config_value"]["values"].numpy()[codes]
-    plain = split[number]  # the same, read without TensorFlow
+    plain = split[number]  # the same graph, read without TensorFlow
     with np.load(path, allow_pickle=False) as archive:
         assert np.array_equal(plain.features, archive["node_feat"])
         assert np.array_equal(plain.opcodes, archive["node_opcode"])
@@ -79,7 +79,7 @@ def test_every_real_archive_passes_inspect_and_preprocess(real_data, tmp_path):
         with np.load(path, allow_pickle=False) as archive:
             by_kind["layout" if "node_config_feat" in archive else "tile"].append(path)
     twin = next(path for path in by_kind["layout"] if path.name.startswith("unet_3d") and "official" in path.parts)
-    by_kind["layout"].remove(twin)  # two files of that name: each gets a collection of its own
+    by_kind["layout"].remove(twin)  # two files have this name, so each is in its own collection
     link_archives(tmp_path, LAYOUT, "valid", by_kind["layout"])
     link_archives(tmp_path, "layout:xla:random", "valid", [twin])
     link_archives(tmp_path, "tile:xla", "valid", by_kind["tile"])

@@ -1,4 +1,4 @@
-"""The configs of the paper's TpuGraphs tables: like for like, and they learn."""
+"""The configs of the paper's TpuGraphs tables: they differ only in the model, and they learn."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def test_the_three_models_differ_in_the_encoder_only(collection: str) -> None:
 @pytest.mark.parametrize("collection", [LAYOUT, TILE])
 @pytest.mark.parametrize("model", MODELS)
 def test_it_learns(tmp_path: Path, model: str, collection: str) -> None:
-    """With segments smaller than the graphs: more pairs in the right order than a random order has."""
+    """With segments smaller than the graphs, more pairs have the right order than in a random order."""
     small = [
         "training.epochs=6",
         "training.steps_per_epoch=20",

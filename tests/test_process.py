@@ -1,4 +1,4 @@
-"""Freed memory stays with the process; where there is no mallopt nothing breaks."""
+"""The process reuses freed memory; without mallopt nothing happens."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import pytest
 
 from tpugraphs_polynormer import process as startup
 
-# Touches and frees 100 MB ten times; counts the pages that had to be fetched for the last five.
+# Writes to and frees 100 MB ten times; counts the page faults of the last five.
 FAULTS = """
 import ctypes, resource
 from tpugraphs_polynormer.process import keep_freed_memory

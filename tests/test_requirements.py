@@ -1,4 +1,4 @@
-"""The requirements of setup.py resolve on every Python that it allows, and the code has nothing that 3.10 lacks."""
+"""The requirements of setup.py resolve for every allowed Python, and the code uses nothing that Python 3.10 lacks."""
 
 import json
 import re
@@ -19,7 +19,7 @@ def pip(*arguments: object) -> subprocess.CompletedProcess:
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory) -> None:
-    """Skips where pip reaches no registry: a small package without dependencies is asked for first."""
+    """Skips the test if pip reaches no registry, by asking for a small package without dependencies."""
     target = tmp_path_factory.mktemp("registry")
     asked = pip("download", "--no-deps", "--retries", 0, "--timeout", 10, "--dest", target, "pyyaml")
     if asked.returncode:
@@ -29,7 +29,7 @@ def registry(tmp_path_factory) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_requirements_resolve_to_wheels(registry, tmp_path, version):
-    """pip finds one set of wheels for that Python, for the package with all extras that a CPU machine can use."""
+    """pip finds wheels of all requirements for this Python, with the extras that a CPU machine can use."""
     chosen = ["--python-version", version, "--only-binary=:all:", "--target", tmp_path / "nothing"]
     report = tmp_path / "report.json"
     what = f"{ROOT}[test,dask,jax]"
@@ -38,7 +38,7 @@ def test_the_requirements_resolve_to_wheels(registry, tmp_path, version):
     packages = {each["metadata"]["name"].lower(): each for each in json.loads(report.read_text())["install"]}
     assert {"tensorflow", "apache-beam", "jax", "tpugraphs-polynormer"} <= packages.keys()
     tensorflow = packages["tensorflow"]["download_info"]["url"]
-    assert f"cp{version.replace('.', '')}-" in tensorflow  # of that Python, not of the one that runs the test
+    assert f"cp{version.replace('.', '')}-" in tensorflow  # the wheel for this Python, not for that of the test
     assert not (tmp_path / "nothing").exists()
 
 
@@ -51,7 +51,7 @@ def test_one_range_of_versions_is_written_everywhere():
     assert set(re.findall(r"python(3\.\d+)", (ROOT / "Makefile").read_text())) == set(VERSIONS)
 
 
-# What ruff's target version does not find: names of the standard library that came after 3.10.
+# Names of the standard library that are newer than Python 3.10; ruff's target version does not find them.
 NEWER = (
     r"hashlib\.file_digest|datetime\.UTC|\bimport UTC\b|\btomllib\b|\bStrEnum\b|\bExceptionGroup\b|\badd_note\(|"
     r"typing import .*\b(Self|assert_never|override|Never|LiteralString|NotRequired|Unpack)\b|"

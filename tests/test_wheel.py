@@ -1,4 +1,4 @@
-"""The wheel alone, in a fresh environment outside the clone: configs and templates travel with it."""
+"""The wheel in a new environment outside the clone: it contains the configs and templates."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ def run(*command: object, cwd: Path) -> subprocess.CompletedProcess:
 
 @pytest.mark.slow
 def test_the_stages_run_from_any_folder_with_only_the_wheel(tmp_path):
-    """Dependencies come from this environment through a path file, the package from the wheel."""
+    """The new environment gets dependencies from this one through a .pth file, and the package from the wheel."""
     run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet", "--wheel-dir", tmp_path, ROOT, cwd=tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
     venv.create(tmp_path / "env", with_pip=True)

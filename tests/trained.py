@@ -1,4 +1,4 @@
-"""A tiny simulated tree, its datasets and trained runs, made once per test session by the real stages."""
+"""A tiny simulated tree, its datasets and trained runs, created once per test session by the stages themselves."""
 
 import functools
 from dataclasses import replace
@@ -28,7 +28,7 @@ SMALL = RankingConfig(
 
 
 class Trained:
-    """`tree` holds npz/ and truth/, `data` the datasets, `layout`, `layout_seed_1` and `tile` are run directories."""
+    """`tree` has npz/ and truth/, `data` has the datasets; `layout`, `layout_seed_1` and `tile` are run directories."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.tree, self.data = root, root / "tree", root / "data"
@@ -54,5 +54,5 @@ class Trained:
 
 @functools.cache
 def make_trained() -> Trained:
-    """Not to be changed by a test: copy what is to be broken."""
+    """The shared tree, datasets and runs; a test that changes files must copy them first."""
     return Trained(scratch_folder())

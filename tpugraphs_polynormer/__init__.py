@@ -1,6 +1,6 @@
-"""TpuGraphs runtime prediction with Polynormer: layers, models, losses, metrics, data sets and HLO.
+"""TpuGraphs runtime prediction with Polynormer: layers, models, losses, metrics, datasets and HLO.
 
-Importing the package imports nothing heavy: each name is loaded when it is first used.
+Importing the package does not import TensorFlow: each name is loaded when it is first used.
 
 >>> import tpugraphs_polynormer as tp
 >>> layer = tp.layers.LocalAttention(num_heads=2, head_dim=8)

@@ -8,14 +8,14 @@ from tpugraphs_polynormer.errors import UserError
 
 SPLITS = ("train", "valid", "test")
 NUM_NODE_FEATURES = 140
-NUM_OPCODES = 121  # ids 1..120, and 0 for an opcode the table does not know
+NUM_OPCODES = 121  # ids 1..120, and 0 for an opcode that is not in the table
 NUM_TILE_FEATURES = 24  # kernel, output and input bounds: 6 values, their sum and their product each
-NUM_LAYOUT_FEATURES = 18  # minor-to-major dims of output, input and kernel, 6 each, -1 pads
-LAYOUT_MIN, LAYOUT_MAX = -1, 5  # the integers a layout feature can be
-TILE_TOP = 5  # a tile submission names this many candidates
-LAYOUT_TEST_CANDIDATES = (1000, 1001)  # a layout graph of the official test split has one of these numbers
-# The noise (archives/noise.py) to assume for a collection without repeated measurements: two measurements of one
-# candidate of the real alexnet_train_batch_32 differ by at most 9.8e-4 in 95 % of the cases, by 2.5e-4 in half of them.
+NUM_LAYOUT_FEATURES = 18  # minor-to-major dims of output, input and kernel, 6 each, padded with -1
+LAYOUT_MIN, LAYOUT_MAX = -1, 5  # the range of a layout feature
+TILE_TOP = 5  # a row of a tile graph in a submission lists this many candidates
+LAYOUT_TEST_CANDIDATES = (1000, 1001)  # the numbers of candidates of layout graphs in the official test split
+# The noise (archives/noise.py) of a graph without repeated measurements. Two measurements of one candidate of the real
+# alexnet_train_batch_32 differ by at most 9.8e-4 in 95 % of the cases, and by at most 2.5e-4 in half of them.
 TYPICAL_NOISE = 1e-3
 
 
@@ -26,8 +26,9 @@ QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 class Collection:
     """One TpuGraphs collection, with the official counts.
 
-    `num_graphs` are those of train, valid and test; `num_candidates` the QUANTILES of the candidates per train graph
-    of a layout collection (a layout test graph has 1,000 or 1,001), and the least and most of a tile kernel.
+    `num_graphs` has the numbers of train, valid and test. `num_candidates` has, for a layout collection, the QUANTILES
+    of the number of candidates per train graph (a test graph has 1,000 or 1,001), and for tiles the smallest and the
+    largest number.
     """
 
     id: str
@@ -42,7 +43,7 @@ class Collection:
 
     @property
     def num_test_graphs(self) -> int:
-        """The official number of test graphs: as many rows of a submission belong to the collection."""
+        """The official number of test graphs, which is the number of the collection's rows in a submission."""
         return self.num_graphs[SPLITS.index("test")]
 
 
@@ -98,14 +99,14 @@ BENCHMARKS: dict[str, Benchmark] = {
 
 
 def find_collection(collection_id: str) -> Collection:
-    """The collection of that id, or an error that lists the five."""
+    """The collection of an id; UserError lists the five."""
     if collection_id not in COLLECTIONS:
         raise UserError(f"unknown collection {collection_id!r}; choose from {', '.join(COLLECTIONS)}")
     return COLLECTIONS[collection_id]
 
 
 def find_benchmark(name: str) -> Benchmark:
-    """The benchmark of that name, or an error that lists the thirteen."""
+    """The benchmark of a name; UserError lists the thirteen."""
     if name not in BENCHMARKS:
         raise UserError(f"unknown benchmark {name!r}; choose from {', '.join(BENCHMARKS)}")
     return BENCHMARKS[name]

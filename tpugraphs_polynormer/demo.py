@@ -1,7 +1,7 @@
-"""The whole way in one command: simulated data, five small models, a scored submission and a page about them.
+"""All stages in one command: simulated data, five small models, a submission with its score, and a report.
 
-Every step is the stage of that name, run as `tpugraphs <stage>` would be, its output in `<out>/logs`. What is done is
-noted in `<out>/progress.json`: rerunning goes on where it stopped.
+Every stage runs as `tpugraphs <stage>` in a new process, with its output in `<out>/logs`. `<out>/progress.json` lists
+the finished stages; a rerun resumes after them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _logger = logging.getLogger(__name__)
 
 
 def run_demo(out: Path | str, seed: int = 0, *, scale: str = "demo", configs: Path | None = None) -> str:
-    """Runs what is not yet done below `out`; returns the closing table and the page's path."""
+    """The table of scores and the paths of submission and report, after running the unfinished stages in `out`."""
     demo = _Demo(Path(out), seed, scale, configs or CONFIGS)
     started = time.monotonic()
     demo.run()
@@ -44,7 +44,7 @@ def run_demo(out: Path | str, seed: int = 0, *, scale: str = "demo", configs: Pa
 
 
 class _Demo:
-    """The stages in order, and which of them are done."""
+    """The stages in order, and the list of finished ones."""
 
     def __init__(self, out: Path, seed: int, scale: str, configs: Path) -> None:
         self.out, self._seed, self._scale = out, seed, scale
@@ -60,7 +60,7 @@ class _Demo:
         return [str(self.out / "runs" / path.stem) for path in self._configs.values()]
 
     def run(self) -> None:
-        """All stages; those that are done are only named."""
+        """Runs the stages that are not finished."""
         where = ["--datasets", str(self._dataset)]
         submission = str(self.out / "submission.csv")
         simulate = ["--archives", str(self._data), "--scale", self._scale, "--seed", str(self._seed)]
@@ -76,7 +76,7 @@ class _Demo:
         self._stage("report", ["--run-dir", *self._runs, *where, *page])
 
     def format_scores(self) -> str:
-        """The contest's score of each collection beside that of a random ranking, and their means."""
+        """A table of the contest score of each collection and of a random ranking, and their means."""
         rows = expected_rows(self._data)
         scores = score_submission(self.out / "submission.csv", self._data / "truth", rows)
         chances = _expected_contest_scores(rows, self._data / "truth")
@@ -87,7 +87,7 @@ class _Demo:
         self._once(name, lambda: run_stage([name, *arguments], self.out / "logs" / f"{name}.log"))
 
     def _train(self) -> None:
-        """All five, as many at once as there are cores; the larger ones first."""
+        """Trains the five models, as many at a time as there are cores; the largest collections first."""
         workers = min(len(self._configs), os.cpu_count() or 1)
         threads = max(1, (os.cpu_count() or 1) // workers)
         with ThreadPoolExecutor(workers) as pool:
@@ -139,9 +139,9 @@ class _Demo:
 
 
 def run_stage(arguments: Sequence[str], log: Path, num_threads: int | None = None) -> None:
-    """Runs `tpugraphs <arguments>` in a process of its own; what it prints goes to `log`, a failure is a UserError."""
+    """Runs `tpugraphs <arguments>` in a new process with its output in `log`; UserError if it fails."""
     environment = dict(os.environ)
-    if num_threads is not None:  # processes side by side, each on its share of the cores
+    if num_threads is not None:  # concurrent processes share the cores
         environment |= {f"TF_NUM_{which}_THREADS": str(num_threads) for which in ("INTRAOP", "INTEROP")}
     command = [sys.executable, "-m", "tpugraphs_polynormer.cli.main", *arguments]
     with log.open("w") as stream:
@@ -152,7 +152,7 @@ def run_stage(arguments: Sequence[str], log: Path, num_threads: int | None = Non
 
 
 def _expected_contest_scores(rows: Sequence[ExpectedRow], truth: Path) -> dict[str, float]:
-    """What a random ranking gets on average: by collection, and under "mean" over them."""
+    """The mean contest score of a random ranking, by collection, and their mean under the key "mean"."""
     scores: dict[str, list[float]] = {}
     for row in rows:
         kind = row.collection.kind

@@ -1,8 +1,8 @@
-"""The exceptions that a command-line user sees as one line instead of a traceback."""
+"""The exceptions that the command line prints as one line instead of a traceback."""
 
 
 class UserError(ValueError):
-    """Bad input: the message names the file or field, what was found, what was expected and what to do next.
+    """Invalid input; the message names the file or field, what was found, what was expected and what to do next.
 
     Example:
       >>> try:
@@ -14,4 +14,4 @@ class UserError(ValueError):
 
 
 class HloError(UserError):
-    """An HLO file or module that is malformed, inconsistent, or of another kind than expected."""
+    """An HLO file or module is malformed, inconsistent, or of another kind than expected."""

@@ -1,4 +1,4 @@
-"""Lazy public names (PEP 562): a package lists what it exports, and imports it when it is first asked for."""
+"""Lazy public names (PEP 562): a package imports each exported name when it is first used."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 
 
 def export_lazily(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a package whose names live in other modules.
+    """The `__getattr__` and `__dir__` of a package whose public names are defined in other modules.
 
     Args:
       package: `__name__` of the package.
-      modules: public name -> the module that defines it, or that it is, relative to tpugraphs_polynormer.
+      modules: public name -> the module that defines it, relative to tpugraphs_polynormer; or the module itself, if it
+        has that name.
     """
 
     def get(name: str) -> Any:

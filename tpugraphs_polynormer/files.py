@@ -1,4 +1,4 @@
-"""Files that are the old one or the new one, never half of it, whenever the writer is killed; and checksums."""
+"""Atomic writes, which leave the old or the new file after a kill, and checksums."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path | str) -> Iterator[Path]:
-    """Yields a temporary name beside `path`; what was written there takes its place at the end, unless an error did."""
+    """A context that yields a temporary path beside `path`, and renames that file to `path` unless an error occurs."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
@@ -23,14 +23,14 @@ def replacing(path: Path | str) -> Iterator[Path]:
 
 
 def write_text(path: Path | str, text: str) -> None:
-    """Writes a whole text file, UTF-8 with plain newlines."""
+    """Writes a text file atomically, as UTF-8 with LF line ends."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 def hash_file(path: Path | str) -> str:
     """The sha256 of a file, in hexadecimal digits."""
-    digest = hashlib.sha256()  # the standard library has a function for this only from Python 3.11 on
+    digest = hashlib.sha256()  # the function of hashlib for files is newer than Python 3.10
     with open(path, "rb") as stream:
         while block := stream.read(1 << 20):
             digest.update(block)

@@ -1,4 +1,4 @@
-"""What is arranged before TensorFlow starts: a quiet terminal, and memory that is kept instead of fetched anew."""
+"""Prepares a process for TensorFlow: no start-up messages, and reuse of freed memory."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _FEW_CORES = 8
 
 @contextmanager
 def divert_stderr() -> Iterator[IO[str]]:
-    """Sends file descriptor 2, which children inherit, to a temporary file, and yields that file.
+    """A context in which file descriptor 2, which children inherit, writes to a temporary file; yields that file.
 
-    Python's own writes (logging, tqdm, tracebacks) go on to the terminal: sys.stderr is moved to a copy of it.
+    Python's own output (logging, tqdm, tracebacks) still goes to the terminal, because sys.stderr uses a copy of it.
     """
     sys.stderr.flush()
     terminal = os.dup(2)
@@ -37,9 +37,9 @@ def divert_stderr() -> Iterator[IO[str]]:
 
 
 def keep_freed_memory() -> None:
-    """Lets glibc keep what is freed, for processes that train on a CPU; elsewhere than on glibc nothing happens.
+    """Makes glibc reuse freed memory, for processes that train on a CPU; does nothing without glibc.
 
-    By default a tensor of tens of megabytes is mapped for each op, cleared page by page, and unmapped: on 2 cores that
+    By default glibc maps a large tensor for each op, the kernel clears its pages, and glibc unmaps it: on 2 cores that
     took half of the time of a training step on 50,000 nodes, and more on larger graphs.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -48,15 +48,15 @@ def keep_freed_memory() -> None:
     mallopt(_M_MMAP_MAX, 0)
     mallopt(_M_TRIM_THRESHOLD, -1)
     if (os.cpu_count() or 1) <= _FEW_CORES:
-        # Other arenas than the first cannot hold a block of more than 64 MB. Many threads would wait for the one.
+        # Arenas other than the first are limited to blocks of 64 MB. With many cores, threads would wait for one arena.
         mallopt(_M_ARENA_MAX, 1)
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow and looks for GPUs without its start-up lines, which no setting turns off.
+    """Imports TensorFlow and lists GPUs without its start-up messages, some of which no option disables.
 
-    TensorFlow's C++ lines (CPU features, missing CUDA, a graph optimizer that gives up) are silenced from here on: they
-    say nothing that a user of these commands can act on, and what really fails raises in Python too.
+    TensorFlow's C++ messages (CPU features, missing CUDA, a graph optimizer that gives up) are disabled from here on:
+    a user of these commands cannot act on them, and real failures raise in Python too.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if "tensorflow" not in sys.modules:

@@ -1,4 +1,4 @@
-"""Files and folders to archives."""
+"""Conversion of HLO and tuning files, and of folders of them, to archives."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The official index files: which candidates of each validation graph are judged."""
+"""The official index files, which name the candidates of each validation graph to evaluate."""
 
 import json
 

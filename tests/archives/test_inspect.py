@@ -43,7 +43,7 @@ def test_tiles_are_measured_against_their_default(tmp_path):
 
 
 def shown_rows(path) -> dict[str, str]:
-    """What `inspect` prints, by label."""
+    """The values that `inspect` prints, by label."""
     return {line[:20].rstrip(): line[20:] for line in str(inspect_archive(path)).splitlines()}
 
 
@@ -54,7 +54,7 @@ def test_repeated_candidates_tell_the_noise(tmp_path, kind):
     rows = np.arange(44)
     rows[22:42] = rows[:20]  # twenty candidates twice, four once
     factors = np.ones(44)
-    factors[22:42] = np.where(np.arange(20) % 2, 1.01, 1 / 1.03)  # the second runtime: 1 % more, 3 % less by turns
+    factors[22:42] = np.where(np.arange(20) % 2, 1.01, 1 / 1.03)  # the second runtime is 1 % more or 3 % less
     runtimes = (np.arange(1, 45) * 10**7)[rows] * factors
     arrays |= {key: arrays[key][rows], "config_runtime": np.round(runtimes).astype(np.int64)}
     write_archive(tmp_path / "g.npz", arrays)
@@ -62,7 +62,7 @@ def test_repeated_candidates_tell_the_noise(tmp_path, kind):
     assert rows["candidates"] == "44, of them 20 repeat an earlier one"
     assert rows["repeats"] == "20 candidates were measured more than once"
     assert rows["their difference"] == "2 % (median), 3 % (95 % are within: the noise)"
-    # 22 of 24 candidates are 1..22 and 43, 44 times 10 ms: none is within 3 % but 43 and 44 of the 276 pairs.
+    # The runtimes of the 24 candidates are 1..22, 43 and 44 times 10 ms: of 276 pairs only (43, 44) is within 3 %.
     assert rows["within the noise"] == "0.4 % of the pairs of different candidates"
     assert rows["their agreement"].startswith("Kendall tau 1.00 ")
     assert rows["a perfect model"] == "Kendall tau about 1.00 against single measurements (estimate)"

@@ -1,4 +1,4 @@
-"""Noise from repeated measurements: hand-computed numbers, brute force, synthetic truth and the real archives."""
+"""Noise of repeated measurements, compared with hand-computed numbers, brute force, known noise and real archives."""
 
 import math
 
@@ -40,7 +40,7 @@ def test_each_measurement_is_in_at_most_one_pair():
 
 
 def repeated(differences: list[float], num_single: int = 3) -> tuple[np.ndarray, np.ndarray]:
-    """Costs and groups: a pair of measurements per relative difference, and candidates measured once."""
+    """Costs and groups: a pair of measurements for each relative difference, and candidates measured once."""
     pairs = [
         cost for number, each in enumerate(differences) for cost in (100.0 + number, (100.0 + number) * (1 + each))
     ]
@@ -65,10 +65,10 @@ def test_the_noise_is_the_quantile_of_relative_differences():
 @pytest.mark.parametrize(
     "costs, groups",
     [
-        (np.arange(1.0, 30.0), np.arange(29)),  # nothing repeated
-        repeated([0.1] * (MIN_PAIRS - 1)),  # too little
-        (np.arange(1.0, 61.0), np.zeros(60, np.int64)),  # one candidate
-        (np.zeros(60), np.arange(60) // 2),  # hidden
+        (np.arange(1.0, 30.0), np.arange(29)),  # no repeated candidates
+        repeated([0.1] * (MIN_PAIRS - 1)),  # too few pairs
+        (np.arange(1.0, 61.0), np.zeros(60, np.int64)),  # only one candidate
+        (np.zeros(60), np.arange(60) // 2),  # hidden runtimes
     ],
     ids=["no repeats", "few repeats", "one candidate", "hidden"],
 )
@@ -106,7 +106,7 @@ NOISES = {
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("scale, tolerance", [(1e-4, 0.02), (1e-3, 0.04), (4e-3, 0.08)])
 def test_the_perfect_tau_is_that_of_the_true_order(truth, noise, scale, tolerance):
-    """The estimate sees measurements only. The tolerance grows with the noise; the true tau here is 0.58 to 0.99."""
+    """The estimate uses only measurements. The tolerance grows with the noise; the true tau here is 0.58 to 0.99."""
     random = np.random.default_rng(0)
     logs = TRUTHS[truth](random, 2000)
     repeats = random.choice(2000, 300, replace=False)
@@ -121,7 +121,7 @@ def test_the_perfect_tau_is_that_of_the_true_order(truth, noise, scale, toleranc
 
 
 def test_noise_on_top_of_the_measurements_would_overestimate():
-    """Why the measured differences are deconvolved: the measurements contain noise already."""
+    """The measured differences must be deconvolved, because the measurements already contain noise."""
     random = np.random.default_rng(0)
     logs = random.normal(0, 0.01, 2000)
     measured = logs + random.normal(0, 0.01, 2000)

@@ -1,4 +1,4 @@
-"""The archive reader: every dtype in the wild is taken, every malformed file is refused by one exception."""
+"""The archive reader: it accepts every dtype of known files, and raises ArchiveError for every malformed file."""
 
 import io
 import resource
@@ -207,7 +207,7 @@ def test_declared_size_is_checked_before_memory_is_taken(tmp_path):
 
 @pytest.fixture(scope="module")
 def intact(tmp_path_factory):
-    """An intact layout and tile archive: (bytes, what the reader makes of them)."""
+    """(bytes, record) of an intact layout archive and of an intact tile archive."""
     folder = tmp_path_factory.mktemp("intact")
     found = []
     for name, arrays in (("layout", layout_arrays()), ("tile", tile_arrays())):
@@ -220,7 +220,7 @@ def intact(tmp_path_factory):
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_corrupted_archives_are_refused_or_unharmed(tmp_path, intact, data):
-    """Cut, flipped, overwritten or spliced bytes: refused by ArchiveError, or read exactly as the intact file."""
+    """After bytes are cut, flipped, overwritten or spliced, a file is refused or read exactly as the intact file."""
     content, arrays = data.draw(st.sampled_from(intact))
     damaged = bytearray(content)
     way = data.draw(st.sampled_from(["cut", "flip", "overwrite", "splice"]))
@@ -241,7 +241,7 @@ def test_corrupted_archives_are_refused_or_unharmed(tmp_path, intact, data):
     except ArchiveError as error:
         assert "damaged.npz" in str(error)
     else:
-        # node_splits is optional: a file whose directory lost only that member is a valid file without splits.
+        # node_splits is optional: a file whose directory lacks only that member is valid.
         assert same(archive, {key: value for key, value in arrays.items() if key != "node_splits"})
 
 

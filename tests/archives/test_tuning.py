@@ -1,4 +1,4 @@
-"""Tuning files to archives: the real one exactly, and what the official tool drops."""
+"""Conversion of tuning files to archives: equal to the official archive, without the rows that it drops."""
 
 import dataclasses
 
@@ -36,7 +36,7 @@ def test_the_real_layout_file_becomes_the_real_archive(real_data):
 
 
 def test_the_real_layout_file_gives_the_arrays_of_the_untouched_official_archive(real_data):
-    """The official valid split has the same program, with other candidates: key and memory order included."""
+    """The official valid split has the same program with other candidates; order of keys and memory order are equal."""
     data = (real_data / "tpugraphs" / "protobuf" / "module_tuning_data_layout.pb").read_bytes()
     (found,) = featurize_bytes(data)
     folder = real_data / "tpugraphs" / "official" / "npz" / "layout" / "xla" / "default" / "valid"
@@ -70,7 +70,7 @@ def test_layout_runs_that_are_dropped():
     )
     (found,) = featurize_bytes(serialize_layout_tuning(LayoutTuning(small_cnn(), (3, 5), runs)))
     assert found["config_runtime"].tolist() == [700, 500, 0]
-    # -1 ends a tensor's dims in the file, so the first tensor of the first node (-1 0 1 2 3 4) closes up.
+    # -1 ends the dims of a tensor in the file, so that (-1 0 1 2 3 4), of the first node, becomes (0 1 2 3 4 -1).
     assert found["node_config_feat"][0, 0].tolist()[:6] == [0, 1, 2, 3, 4, -1]
     assert (found["node_config_feat"][1] == -1).all()
     assert found["node_config_ids"].tolist() == [3, 5]
@@ -93,7 +93,7 @@ def test_tile_features_by_hand():
 
 
 def test_real_tile_archives_obey_the_rule(real_data):
-    """The published features follow from the bounds that can be read off them."""
+    """The published features can be computed from the bounds that they contain."""
     for path in sorted((real_data / "tpugraphs" / "tile").glob("*.npz")):
         with np.load(path, allow_pickle=False) as archive:
             for row in archive["config_feat"].astype(np.int64):

@@ -1,4 +1,4 @@
-"""The job's promises, one worker in this process: nothing lost, faults named, whole shards reused, any file system."""
+"""The preprocessing job with one worker in this process: nothing is lost, faults are named, shards are reused."""
 
 import dataclasses
 import json
@@ -35,13 +35,13 @@ def tree(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def own_tree(tree, tmp_path) -> Path:
-    """A copy to damage."""
+    """A copy of the tree that the test may damage."""
     return Path(shutil.copytree(tree, tmp_path / "in"))
 
 
 @pytest.fixture(scope="module")
 def expected(tree, tmp_path_factory) -> dict[str, bytes]:
-    """What an undisturbed run writes."""
+    """The files of an undisturbed run."""
     output = tmp_path_factory.mktemp("expected")
     preprocess_here(tree, output, LAYOUT, TILE, graphs_per_shard=2)
     return contents(output)
@@ -64,7 +64,7 @@ def identities(folder: Path) -> dict[str, tuple[int, int]]:
 def test_the_command_writes_what_the_transform_writes_and_says_so(tree, tmp_path, expected, capsys):
     assert run(tree, tmp_path) == 0
     assert contents(tmp_path) == expected
-    assert len({path.stat().st_mode for path in tmp_path.rglob("*.*") if path.is_file()}) == 1  # all readable alike
+    assert len({path.stat().st_mode for path in tmp_path.rglob("*.*") if path.is_file()}) == 1  # equal permissions
     assert capsys.readouterr().out.splitlines() == [f"{LAYOUT}: {tmp_path}", f"{TILE}: {tmp_path}"]
 
 
@@ -105,7 +105,7 @@ def test_a_bad_archive_stops_the_job_with_its_name(own_tree, tmp_path, capsys, e
     assert before
     assert run(own_tree, output) == 0
     assert contents(output) == expected
-    assert {name: identities(output)[name] for name in before} == before  # whole shards were not written again
+    assert {name: identities(output)[name] for name in before} == before  # finished shards were not written again
 
 
 def test_bad_archives_can_be_left_out_and_are_listed(own_tree, tmp_path, expected, capsys):
@@ -118,7 +118,7 @@ def test_bad_archives_can_be_left_out_and_are_listed(own_tree, tmp_path, expecte
     rejected = json.loads(line)
     assert rejected["path"] == "graph4.npz"
     assert "no readable zip" in rejected["reason"]
-    assert str(tmp_path) not in rejected["reason"]  # the same bytes wherever the tree lies
+    assert str(tmp_path) not in rejected["reason"]  # the bytes do not depend on the path of the tree
     collection = RankingDataset(shards / FOLDER)
     collection.verify()
     assert collection.manifest.num_rejected == 1
@@ -126,7 +126,7 @@ def test_bad_archives_can_be_left_out_and_are_listed(own_tree, tmp_path, expecte
     assert len(collection.split("train")) == 7
     changed = {name for name, identity in identities(shards).items() if before[name] != identity}
     assert {name.split(".")[0] for name in changed} == {"train-00002-of-00004"}
-    # Without the permission to skip, the shard with a hole does not count as whole.
+    # Without the permission to skip, a shard that lacks a graph is not finished.
     assert run(own_tree, shards) == 2
     assert "graph4.npz" in capsys.readouterr().err
     assert not (shards / FOLDER / MANIFEST_NAME).exists()
@@ -144,7 +144,7 @@ def test_a_rerun_repairs_a_flipped_byte_and_touches_nothing_else(tree, tmp_path,
     before = identities(tmp_path)
     path = tmp_path / FOLDER / f"train-00001-of-00004.{suffix}"
     data = bytearray(path.read_bytes())
-    place = data.index(b'"mean": [[') + 10 if suffix == "shard.json" else len(data) // 2  # a digit turns into another
+    place = data.index(b'"mean": [[') + 10 if suffix == "shard.json" else len(data) // 2  # changes a digit
     data[place] ^= 1
     path.write_bytes(data)
     assert run(tree, tmp_path) == 0
@@ -191,7 +191,7 @@ def test_excluded_graphs_are_left_out_and_recorded(tree, tmp_path, expected, cap
     names = [graph.name for graph in layouts.split("train").graphs]
     assert names == ["graph0", "graph1", "graph2", "graph5", "graph6", "same"]
     assert [graph.name for graph in layouts.split("valid").graphs] == ["valid0"]
-    # The statistics are those of the graphs that stayed, as if the others had never been in the tree.
+    # The statistics are those of the remaining graphs, as if the excluded ones were not in the tree.
     without = shutil.copytree(tree, tmp_path / "in")
     for path in ("train/graph3", "train/graph4", "valid/valid1"):
         (without / "npz" / FOLDER / f"{path}.npz").unlink()
@@ -200,7 +200,7 @@ def test_excluded_graphs_are_left_out_and_recorded(tree, tmp_path, expected, cap
     manifests = [json.loads(each.pop(MANIFEST_NAME)) for each in (found, wanted)]
     assert found == wanted
     assert manifests[0] == manifests[1] | {"excluded": {"train": ["graph3", "graph4"], "valid": ["valid1"]}}
-    # Rerun with the same exclusions nothing is made again; without them everything is as if they had never been.
+    # A rerun with the same exclusions writes nothing; a rerun without them gives the files of a run without them.
     before = identities(output)
     assert run(tree, output, *exclude) == 0
     assert identities(output) == before
@@ -293,7 +293,7 @@ def test_the_plan_depends_on_names_alone(tree, tmp_path):
 
 
 class _LosesLast(beam.DoFn):
-    """What a broken runner does: works on everything, drops one result, reports success."""
+    """A broken runner: it processes everything, loses one result, and reports success."""
 
     def __init__(self, output: str) -> None:
         self._real = WriteShard(output)
@@ -305,7 +305,7 @@ class _LosesLast(beam.DoFn):
 
 
 class _LosesFile(_LosesLast):
-    """A worker whose disk nobody else sees."""
+    """A worker whose disk no other process can read."""
 
     def process(self, plan):
         found = list(self._real.process(plan))
@@ -329,7 +329,7 @@ def test_success_without_a_manifest_is_noticed(tree, tmp_path, monkeypatch, caps
 
 
 class FolderFileSystem(FileSystem):
-    """An object store in a folder: keys without folders, files that appear on close."""
+    """An object store in a folder: it has keys but no folders, and a file exists once it is closed."""
 
     root: ClassVar[Path]
     created: ClassVar[list[str]] = []
@@ -410,7 +410,7 @@ def test_remote_input_and_output_give_the_same_bytes(tree, store, expected, caps
     FolderFileSystem.created.clear()
     assert run("testfs://in", "testfs://out") == 0
     assert contents(store / "out") == expected
-    assert set(FolderFileSystem.created) == {"manifest.json", "schema.pbtxt"}  # shards were found whole
+    assert set(FolderFileSystem.created) == {"manifest.json", "schema.pbtxt"}  # the shards were reused
 
     (store / "in" / BAD).write_bytes(b"no zip")
     capsys.readouterr()

@@ -1,4 +1,4 @@
-"""The command in processes of its own: one worker, two, a Dask cluster, and kill -9: the same bytes always."""
+"""The command in new processes writes the same bytes with one worker, two, a Dask cluster, and after kill -9."""
 
 import json
 import os
@@ -82,7 +82,7 @@ def test_a_bad_archive_in_a_worker_process_is_one_line(tmp_path):
 
 @pytest.fixture(scope="module")
 def dask_address(tmp_path_factory) -> Iterator[str]:
-    """A scheduler and two workers, each a process."""
+    """The address of a Dask scheduler with two workers, each in its own process."""
     pytest.importorskip("distributed")
     folder = tmp_path_factory.mktemp("dask")
     note = folder / "scheduler.json"
@@ -121,7 +121,7 @@ def test_a_dask_cluster_writes_the_same_bytes(tree, tmp_path, expected, dask_add
         done = run(tree, tmp_path / "out", DASK_RUNNER, f"--dask_client_address={dask_address}")
         assert (done.returncode, done.stderr) == (0, "")
         assert contents(tmp_path / "out") == expected
-        assert list(client.run(loaded_shards).values()) == [True, True]  # both workers took part
+        assert list(client.run(loaded_shards).values()) == [True, True]  # both workers processed shards
 
 
 @pytest.mark.slow
@@ -138,7 +138,7 @@ def test_a_bad_archive_on_a_dask_cluster_is_one_line(tmp_path, dask_address):
 
 @pytest.fixture(scope="module")
 def slow_tree(tmp_path_factory) -> Path:
-    """Archives that take long enough to be interrupted: fourteen, each a shard."""
+    """A tree of fourteen archives, one per shard, that take long enough to be interrupted."""
     root = tmp_path_factory.mktemp("slow")
     table = np.random.default_rng(0).integers(-1, 6, (200, 18)).astype(np.float32)
     graphs = {}
@@ -151,7 +151,7 @@ def slow_tree(tmp_path_factory) -> Path:
 
 
 def kill_in_the_middle(arguments: list[str], folder: Path, num_described: int, pause: float) -> None:
-    """Starts the command, waits for that many finished shards and a little more, then kill -9 to all its processes."""
+    """Starts the command, waits for `num_described` finished shards and `pause` seconds, then kills all processes."""
     process = subprocess.Popen(
         arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT, start_new_session=True
     )
@@ -169,13 +169,13 @@ def check_killed_twice(slow_tree: Path, tmp_path: Path, moments: random.Random, 
     arguments = command(slow_tree, disturbed, "--collections", LAYOUT, "--graphs-per-shard", "1", *runner)
     for low in (1, 5):
         kill_in_the_middle(arguments, disturbed / FOLDER, moments.randint(low, low + 3), moments.uniform(0, 0.05))
-        assert not (disturbed / FOLDER / MANIFEST_NAME).exists()  # no later stage would take it for a dataset
+        assert not (disturbed / FOLDER / MANIFEST_NAME).exists()  # no later stage can read it as a dataset
     before = {path.name: path.stat().st_ino for path in (disturbed / FOLDER).glob("*.shard.json")}
     subprocess.run(arguments, check=True, capture_output=True, cwd=ROOT, timeout=300)
     assert contents(disturbed) == contents(undisturbed)
     after = {path.name: path.stat().st_ino for path in (disturbed / FOLDER).glob("*.shard.json")}
     assert len(before) >= 5
-    assert {name: after[name] for name in before} == before  # what was whole was kept
+    assert {name: after[name] for name in before} == before  # finished shards were kept
     RankingDataset(disturbed / FOLDER).verify()
 
 
@@ -191,7 +191,7 @@ def test_killed_twice_with_two_workers(slow_tree, tmp_path, moments):
 def test_every_core_is_used_unless_a_runner_is_named():
     options = make_options([])
     assert options.view_as(StandardOptions).runner == "FnApiRunner"
-    assert options.view_as(DirectOptions).direct_num_workers == 0  # Beam's word for one per core
+    assert options.view_as(DirectOptions).direct_num_workers == 0  # in Beam this means one per core
     assert options.view_as(DirectOptions).direct_running_mode == "multi_processing"
     named = make_options(["--runner", "DirectRunner"])
     assert named.view_as(DirectOptions).direct_running_mode != "multi_processing"
@@ -235,7 +235,7 @@ def test_the_documented_options_of_other_runners_are_known(arguments):
 
 
 def write_largest_archive(path: Path, num_candidates: int, num_config: int) -> None:
-    """As large as the official collections have them: 5.8 GB of float32 candidates, streamed."""
+    """Writes an archive of the largest official size, 5.8 GB of float32 candidates, in blocks."""
     chance = np.random.default_rng(0)
     arrays = layout_arrays(6000, num_config, 2)
     table = chance.integers(-1, 6, (60, 18)).astype(np.float32)
@@ -243,7 +243,7 @@ def write_largest_archive(path: Path, num_candidates: int, num_config: int) -> N
     def blocks():
         for start in range(0, num_candidates, 40):
             tied = chance.integers(0, 60, (min(40, num_candidates - start), num_config // 40))
-            yield table[np.repeat(tied, 40, axis=1)]  # nodes in groups, as the compiler's search ties them
+            yield table[np.repeat(tied, 40, axis=1)]  # nodes of a group are equal, as in the compiler's search
 
     shape = (num_candidates, num_config, 18)
     runtimes = chance.integers(10**6, 10**9, num_candidates)
@@ -251,7 +251,7 @@ def write_largest_archive(path: Path, num_candidates: int, num_config: int) -> N
 
 
 def peak_memory(arguments: list[str]) -> tuple[int, int]:
-    """(exit code, largest sum of resident memory over the command's processes)."""
+    """(exit code, largest sum of resident memory over the processes of the command)."""
     process = psutil.Popen(arguments, cwd=ROOT, stdout=subprocess.DEVNULL)
     peak = 0
     while process.poll() is None:

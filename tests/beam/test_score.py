@@ -1,4 +1,4 @@
-"""The Beam job writes the local command's bytes, and notices what a runner loses."""
+"""The Beam job writes the same bytes as the local command, and notices results that a runner loses."""
 
 import dataclasses
 
@@ -15,18 +15,18 @@ IN_PROCESS = ["--runner=FnApiRunner"]
 
 @pytest.fixture(scope="module")
 def trained() -> Trained:
-    """Runs that no test may change."""
+    """Trained runs that tests share and must not change."""
     return make_trained()
 
 
 def read_files(plan: PredictionPlan) -> dict[str, bytes]:
-    """Every prediction's bytes by id."""
+    """The bytes of every prediction by id."""
     return {task.id: prediction_path(plan.output, task.id).read_bytes() for task in plan.tasks}
 
 
 @pytest.fixture(scope="module")
 def plans(trained: Trained, tmp_path_factory):
-    """A function that plans an ensemble and a single run into a new folder; and the local command's files."""
+    """A function that plans predictions of an ensemble and of a single run to a new folder, and the expected files."""
 
     def plan_into(name: str) -> PredictionPlan:
         runs = [trained.layout, trained.layout_seed_1, trained.tile]
@@ -52,7 +52,7 @@ def test_same_bytes_in_two_processes(plans) -> None:
     plan_into, expected = plans
     plan = plan_into("processes")
     first = plan.tasks[0]
-    predict(dataclasses.replace(plan, tasks=(first,)))  # the job goes on from what is there
+    predict(dataclasses.replace(plan, tasks=(first,)))  # the job resumes after this graph
     arguments = [*IN_PROCESS, "--direct_running_mode=multi_processing", "--direct_num_workers=2"]
     assert score.run(plan, arguments) == len(expected) - 1
     assert read_files(plan) == expected

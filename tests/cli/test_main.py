@@ -1,4 +1,4 @@
-"""The last stages as a user runs them, in processes of their own; bad input is one message and no traceback."""
+"""The stages after training as a user runs them, in new processes; bad input gives a message and no traceback."""
 
 import json
 import os
@@ -19,12 +19,12 @@ from tpugraphs_polynormer.ranking.submission import expected_rows
 
 @pytest.fixture(scope="module")
 def trained() -> Trained:
-    """Runs that no test may change."""
+    """Trained runs that tests share and must not change."""
     return make_trained()
 
 
 def run(*arguments: Path | str) -> subprocess.CompletedProcess:
-    """`tpugraphs <arguments>` as a process."""
+    """The finished process of `tpugraphs <arguments>`."""
     command = [sys.executable, "-m", "tpugraphs_polynormer.cli.main", *map(str, arguments)]
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -35,7 +35,7 @@ def test_from_runs_to_a_scored_submission(trained: Trained, tmp_path: Path) -> N
     runs, output = ["--run-dir", trained.layout, trained.tile], tmp_path / "predictions"
     evaluated = run("evaluate", *runs, "--datasets", trained.data, "--output", tmp_path / "evaluation")
     assert evaluated.returncode == 0, evaluated.stderr
-    assert not re.search(r"^[IWEF]\d{4} ", evaluated.stderr, re.M)  # TensorFlow's own lines
+    assert not re.search(r"^[IWEF]\d{4} ", evaluated.stderr, re.M)  # the format of TensorFlow's messages
     summary = json.loads((tmp_path / "evaluation" / "tile" / "evaluation-valid.json").read_text())
     assert f"{summary['overall']['contest_score']:.4f}" in evaluated.stdout
     predicted = run("predict", *runs, "--datasets", trained.data, "--output", output)
@@ -75,7 +75,7 @@ def test_an_empty_run_directory_is_told_without_a_traceback(trained: Trained, tm
 
 
 def failure(capsys: pytest.CaptureFixture, *arguments: Path | str) -> str:
-    """What a failing stage says."""
+    """The error message of a stage that fails."""
     assert main(list(map(str, arguments))) == 2
     return capsys.readouterr().err
 

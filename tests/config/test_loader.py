@@ -1,4 +1,4 @@
-"""Configs: read, overridden, refused with the field's name, dumped and reloaded."""
+"""Configs: reading, overrides, errors that name the field, and dumps that can be read again."""
 
 import dataclasses
 
@@ -153,7 +153,7 @@ def test_each_mistake_is_named_where_it_was_written(tmp_path):
 
 
 def test_rules_over_several_fields_see_all_options_together():
-    """Each of the two alone breaks the rule."""
+    """Each of the two options alone would break the rule."""
     config = load_config(None, ["model.num_heads=7", "model.hidden_dim=70"])
     assert (config.model.num_heads, config.model.hidden_dim) == (7, 70)
 

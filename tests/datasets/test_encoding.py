@@ -1,4 +1,4 @@
-"""Candidates as codes: settings[codes] is the source, whatever the block size; duplicates collapse exactly."""
+"""Candidates as codes: config_values[codes] equals the archive for every block size; duplicates collapse exactly."""
 
 from collections import defaultdict
 from fractions import Fraction
@@ -108,7 +108,7 @@ def test_collapse_agrees_with_a_dictionary(count, nconfigs, seed):
     expected = []
     for key, rows in groups.items():
         mean = Fraction(int(source.runtimes[rows].sum()), len(rows))
-        rounded = int(mean + Fraction(1, 2))  # halves up: runtimes are positive
+        rounded = int(mean + Fraction(1, 2))  # halves are rounded up; runtimes are positive
         expected.append((rounded / key[-1], rows[0], rounded, key, len(rows)))
     expected.sort(key=lambda item: item[:2])
     found = collapse(source)

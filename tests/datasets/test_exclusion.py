@@ -1,4 +1,4 @@
-"""Graphs left out by name: what patterns match, and what is refused."""
+"""Exclusion of graphs by name: the graphs that patterns match, and errors."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Training batches: a function of (seed, step); exact parts per worker; candidates decode to the archive's."""
+"""Training batches: they depend on (seed, step) only, workers get disjoint parts, candidates equal the archive's."""
 
 import dataclasses
 from collections import Counter
@@ -44,7 +44,7 @@ def same(first, second) -> bool:
 
 
 def parts_of(graph, num_graphs: int) -> list[dict]:
-    """The components of a batch as arrays, padding left behind."""
+    """The graphs of a batch as arrays, without padding."""
     sets = {name: np.cumsum([0, *graph.node_sets[name].sizes.numpy()]) for name in ("op", "nconfig", "config_value")}
     parts = []
     for place in range(num_graphs):

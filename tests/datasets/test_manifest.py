@@ -1,4 +1,4 @@
-"""manifest.json: comes back as it went out; whatever is damaged is named."""
+"""manifest.json: it is read as it was written, and errors name what is damaged."""
 
 import dataclasses
 import json
@@ -55,7 +55,7 @@ def test_counts_and_sizes(dataset):
 
 
 def paths_of(value, path=()) -> list[tuple]:
-    """Every place in the JSON, inner and leaf; of lists the first item only; free-form options excepted."""
+    """The path of every value in the JSON, inner ones included; only the first item of a list, no free-form options."""
     children = (
         value.items() if isinstance(value, dict) else list(enumerate(value))[:1] if isinstance(value, list) else []
     )

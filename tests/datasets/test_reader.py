@@ -1,4 +1,4 @@
-"""Datasets without TensorFlow: the arrays of the archives and of the tf.data pipeline; damage is named."""
+"""The reader without TensorFlow returns the arrays of the archives and of the tf.data pipeline; it names damage."""
 
 import doctest
 import os

@@ -1,4 +1,4 @@
-"""GraphTensors on disk: plain tfgnn code reads the archive back; pruning agrees with a breadth-first search."""
+"""GraphTensor records: plain tfgnn code reads the content of the archive; pruning equals a breadth-first search."""
 
 from collections import deque
 from pathlib import Path
@@ -128,7 +128,7 @@ def brute_force_hops(edges: np.ndarray, starts: np.ndarray, num_nodes: int) -> l
 
 
 def sparse_arrays(num_nodes: int, num_config: int, seed: int) -> dict:
-    """Fewer edges than nodes, so that some nodes are far and some are cut off."""
+    """Arrays with fewer edges than nodes, so that some nodes are far away and some are not connected."""
     arrays = layout_arrays(num_nodes, num_config, 2, seed)
     random = np.random.default_rng(seed)
     kept = random.random(len(arrays["edge_index"])) < 0.45

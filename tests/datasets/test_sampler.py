@@ -1,4 +1,4 @@
-"""The draws of training: every graph once an epoch, distinct candidates, the asked-for share of fast ones."""
+"""The draws of training: every graph once per epoch, distinct candidates, the configured share of fast ones."""
 
 import numpy as np
 import pytest

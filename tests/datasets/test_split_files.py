@@ -1,4 +1,4 @@
-"""The files of a dataset: what is read equals the archive, alone and cheaply; damage is found and named."""
+"""The files of a dataset: single graphs equal the archive and are read alone; damage is found and named."""
 
 import os
 import pickle
@@ -28,7 +28,7 @@ def collections(tmp_path_factory) -> dict[str, RankingDataset]:
 
 @pytest.fixture
 def damaged(collections, tmp_path) -> Path:
-    """A copy to damage."""
+    """A copy of the dataset that the test may damage."""
     return Path(shutil.copytree(collections[LAYOUT].folder, tmp_path / "copy"))
 
 
@@ -103,7 +103,7 @@ def test_a_draw_reads_only_what_it_returns(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "pread", pread)
     codes = split.read_codes(0, np.random.default_rng(0).permutation(3000)[:64])
-    assert codes.dtype == np.uint16  # 12,000 random settings
+    assert codes.dtype == np.uint16  # 12,000 random config values
     assert sizes == [4 * 2] * 64
     sizes.clear()
     split.read_column(0, "runtimes", np.arange(64))

@@ -1,4 +1,4 @@
-"""The train split's statistics: numpy's on the concatenated nodes, to the last few bits, however they were cut."""
+"""The statistics of the train split equal numpy's on the concatenated nodes to a few bits, for every partition."""
 
 import numpy as np
 import pytest
@@ -19,10 +19,10 @@ def random_parts(seed: int = 0, offset: float = 0.0) -> list[tuple[np.ndarray, n
     parts = []
     for nodes in (1, 2, 30, 400, 5):
         feat = random.normal(size=(nodes, 140)) + offset
-        feat[:, 3] = 1e7 * random.random(nodes)  # heavy
-        feat[:, 4] = -100 * random.random(nodes)  # heavy, by its negatives
-        feat[:, 5] = 7.0  # constant and light
-        feat[:, 6] = 1e6  # constant and heavy
+        feat[:, 3] = 1e7 * random.random(nodes)  # heavy-tailed
+        feat[:, 4] = -100 * random.random(nodes)  # heavy-tailed, negative
+        feat[:, 5] = 7.0  # constant, small
+        feat[:, 6] = 1e6  # constant, large
         parts.append((feat.astype(np.float32), random.integers(0, 121, nodes)))
     return parts
 
@@ -54,7 +54,7 @@ def test_equal_to_numpy_on_the_whole(offset):
 def test_a_small_spread_on_a_large_offset_is_not_cancelled_away():
     random = np.random.default_rng(1)
     feat = np.zeros((20_000, 140), np.float32)
-    feat[:, 0] = 2.0**22 + random.integers(0, 2, 20_000)  # float32 holds it exactly; squares in float32 do not
+    feat[:, 0] = 2.0**22 + random.integers(0, 2, 20_000)  # exact in float32, unlike its square
     moments = merge(measure_moments(chunk, np.zeros(len(chunk), int)) for chunk in np.split(feat, 100))
     column = feat[:, 0].astype(np.float64)
     assert moments.deviation[0, 0] / moments.count == pytest.approx(column.var(), rel=1e-9)

@@ -1,4 +1,4 @@
-"""What is ranked, and what training ranks by."""
+"""The costs that are ranked, and the costs that training uses."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Downloads against a real local HTTP server that cuts, truncates, ignores ranges, fails and serves bad archives."""
+"""Downloads from a local HTTP server that breaks connections, ignores ranges, fails and sends bad archives."""
 
 import contextlib
 import dataclasses
@@ -35,19 +35,19 @@ INDICES = b'{"graph_valid": [3, 1, 4, 1], "another": [0]}'
 
 
 class Site:
-    """A server whose files and faults the test sets; `requests` is what it was asked: (method, path, Range)."""
+    """A server whose files and faults the test sets; `requests` has the (method, path, Range) of each request."""
 
     def __init__(self):
         self.files = {}
         self.requests = []
-        self.statuses = []  # answered first, one per GET
-        self.cuts = []  # one per GET: how many bytes of the body are sent before the connection is closed
+        self.statuses = []  # the statuses of the first GETs
+        self.cuts = []  # one per GET: the number of bytes of the body after which the connection is closed
         self.ignore_range = False
-        self.wrong_range = False  # answers a range with as many bytes from the file's start
+        self.wrong_range = False  # answers a range with bytes from the start of the file
         self.allow_head = True
         self.etag = True
-        self.ignore_if_range = False  # answers a range of whatever file it has now
-        self.length = True  # False: tells no size, the body ends with the connection
+        self.ignore_if_range = False  # answers a range of the file that it has now
+        self.length = True  # False: sends no size; the end of the connection ends the body
         self.redirects = {}  # path -> address
         self.content_type = "application/octet-stream"
         site = self
@@ -100,7 +100,7 @@ class Site:
         handler.end_headers()
         if send_body:
             cut = self.cuts.pop(0) if self.cuts else len(body)
-            with contextlib.suppress(ConnectionError):  # the client may hang up when it has seen enough
+            with contextlib.suppress(ConnectionError):  # the client may close the connection early
                 handler.wfile.write(body[first:last][:cut])
 
     def gets(self):
@@ -176,7 +176,7 @@ def test_resumes_after_each_cut_connection(site, tmp_path, settings, pauses):
     fetch(site, tmp_path, settings)
     assert (tmp_path / "file.npz").read_bytes() == PAYLOAD
     assert site.gets() == [None, "bytes=1500000-", "bytes=2200000-"]
-    assert pauses == [1.0, 2.0]  # the second cut came before another megabyte had arrived
+    assert pauses == [1.0, 2.0]  # the second failure came before another megabyte
 
 
 def test_resumes_in_a_later_run(site, tmp_path, settings):
@@ -234,7 +234,7 @@ def test_changed_size_is_noticed_without_etag(site, tmp_path, settings):
 
 @pytest.mark.parametrize("etag", [True, False])
 def test_a_part_is_continued_only_by_a_server_that_names_the_same_version(site, tmp_path, settings, etag):
-    """Files of equal size: a server that ignores If-Range, or has neither ETag nor date, must not join the two."""
+    """Two files of equal size are not joined if a server ignores If-Range, or sends neither ETag nor date."""
     site.etag, site.ignore_if_range = etag, True
     site.cuts = [1_000] * 4
     with pytest.raises(DownloadError):
@@ -330,7 +330,7 @@ def test_part_that_was_whole_needs_no_second_body(site, tmp_path, settings, monk
 
 
 def _kill(source, target):
-    """Stands for a kill at the moment when the finished part gets its name."""
+    """Simulates a kill during the rename of the finished part file."""
     if str(source).endswith(".part"):
         raise KeyboardInterrupt
     shutil.move(source, target)
@@ -474,7 +474,7 @@ def test_killed_extraction_leaves_nothing_and_needs_no_second_fetch(site, tmp_pa
         download_collections(["layout:xla:random"], tmp_path, base_address=site.address, options=settings)
     assert not (tmp_path / "npz").exists()
     monkeypatch.setattr(tarfile.TarFile, "extractall", original)
-    (tmp_path / ".unpacking-npz_layout_xla_random_train.tar" / "npz").mkdir(parents=True)  # as a kill -9 leaves it
+    (tmp_path / ".unpacking-npz_layout_xla_random_train.tar" / "npz").mkdir(parents=True)  # as after kill -9
     download_collections(["layout:xla:random"], tmp_path, base_address=site.address, options=settings)
     assert all((tmp_path / name).read_bytes() == content for name, content in contents.items())
     assert len(site.gets()) == 4  # three archives and the index file
@@ -578,7 +578,7 @@ def test_what_is_no_index_file_is_refused_and_fetched_anew(site, tmp_path, setti
     with pytest.raises(DownloadError, match=r"eval_indices/xla_random\.json: .*--no-indices"):
         download_collections(["layout:xla:random"], tmp_path, base_address=site.address, options=settings)
     assert not (tmp_path / "eval_indices/xla_random.json").exists()
-    assert not (tmp_path / "npz").exists()  # index files come first: nothing large was fetched in vain
+    assert not (tmp_path / "npz").exists()  # index files come first: no large file was downloaded
     site.files["eval_indices/xla_random.json"] = INDICES
     download_collections(["layout:xla:random"], tmp_path, base_address=site.address, options=settings)
     assert all((tmp_path / name).read_bytes() == data for name, data in contents.items())
@@ -586,7 +586,7 @@ def test_what_is_no_index_file_is_refused_and_fetched_anew(site, tmp_path, setti
 
 def test_the_command_can_leave_index_files_out(site, tmp_path):
     serve_collection(site)
-    del site.files["eval_indices/xla_random.json"]  # a mirror that has none
+    del site.files["eval_indices/xla_random.json"]  # a mirror without index files
     arguments = ["--collections", "layout:xla:random", "--base-address", site.address, "--archives", str(tmp_path)]
     assert main(["download", *arguments]) == 2
     assert main(["download", *arguments, "--no-indices"]) == 0

@@ -25,12 +25,12 @@ def array(*dimensions: int, element_type: int = F32) -> Shape:
 
 
 def program(*instructions: Instruction, name: str = "main") -> Module:
-    """One computation whose root is the last instruction."""
+    """A module of one computation, whose root is the last instruction."""
     return Module("program", (Computation(1, name, instructions[-1].id, instructions),), entry_computation_id=1)
 
 
 def small_cnn() -> Module:
-    """A convolution, its activation, a reshape and a dot: sixteen 8 x 8 x 3 images to 10 classes."""
+    """A classifier of sixteen 8 x 8 x 3 images: convolution, activation, reshape and dot."""
     numbers = ConvolutionDimensions(
         input_batch=0,
         input_feature=3,
@@ -67,7 +67,7 @@ def _some(strategy: st.SearchStrategy) -> st.SearchStrategy:
 
 @st.composite
 def modules(draw: st.DrawFn) -> Module:
-    """Any module that is consistent: every field may be absent, empty, long, negative or huge."""
+    """A strategy for consistent modules, in which every field may be absent, empty, long, negative or large."""
     sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
     ids = draw(st.lists(INT64, min_size=sum(sizes), max_size=sum(sizes), unique=True))
     numbers = draw(st.lists(INT64, min_size=len(sizes), max_size=len(sizes), unique=True))

@@ -1,4 +1,4 @@
-"""Node features, edges and splits: rows computed by hand, and a second, slow implementation in numpy."""
+"""Node features, edges and splits, compared with rows computed by hand and with a slow implementation in numpy."""
 
 import numpy as np
 import pytest
@@ -22,11 +22,11 @@ EMPTY_PRODUCTS = [44, 52, 60, 68, 76, 84, 112, 116, 120, 124, 128, 132]
 
 
 def row_of(instruction: Instruction) -> dict[int, float]:
-    """The columns of a lone instruction that differ from those of an instruction with no field at all."""
+    """The columns in which an instruction differs from one without fields."""
     expected_nothing = np.zeros(140, np.float32)
     expected_nothing[[28, *EMPTY_PRODUCTS]] = 1
     row = featurize_module(program(instruction)).node_feat[0]
-    row[0] -= 1  # it is its computation's root
+    row[0] -= 1  # the feature of a root
     different = np.flatnonzero(row != expected_nothing)
     return {int(column): float(row[column]) for column in different}
 
@@ -118,7 +118,7 @@ def test_sums_and_products_wrap_like_int64():
 
 
 def test_one_rounding_to_float32():
-    value = (1 << 60) + (1 << 36) + 1  # through float64 it would fall on a tie and round down
+    value = (1 << 60) + (1 << 36) + 1  # float64 would round it to a tie, which float32 rounds down
     assert row_of(Instruction(1, "add", Shape(99, (value,))))[21] == float((1 << 60) + (1 << 37))
 
 

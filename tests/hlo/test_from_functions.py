@@ -1,4 +1,4 @@
-"""From Python functions to modules; each library is optional."""
+"""HLO modules of JAX and TensorFlow functions; both libraries are optional."""
 
 import sys
 
@@ -71,7 +71,7 @@ def test_a_jax_training_step_becomes_a_module(before_layout):
     images = np.ones((8, 8, 8, 3), np.float32)
     module = from_jax(jax.grad(loss), parameters, images, before_layout=before_layout)
     found = opcodes(module)
-    assert found.count("convolution") == 2  # forward, and the gradient by the kernel
+    assert found.count("convolution") == 2  # the forward pass, and the gradient of the kernel
     assert "call" not in found or not before_layout
     graph = featurize_module(module)
     assert (graph.edge_index[:, 0] > graph.edge_index[:, 1]).all()

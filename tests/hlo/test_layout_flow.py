@@ -1,4 +1,4 @@
-"""Which choice decides the layout of which node."""
+"""The propagation of chosen layouts to other nodes."""
 
 import numpy as np
 

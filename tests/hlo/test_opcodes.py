@@ -1,4 +1,4 @@
-"""The opcode table against the published one."""
+"""The opcode table equals the published one."""
 
 import csv
 

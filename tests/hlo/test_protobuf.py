@@ -1,4 +1,4 @@
-"""The reader and the writer: round trips, foreign wrappers, and bytes that mean nothing."""
+"""The HLO reader and writer: round trips, wrapper messages, and random bytes."""
 
 import numpy as np
 import pytest
@@ -165,7 +165,7 @@ WIRE_TYPES |= dict.fromkeys((FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_B
 
 
 def test_field_numbers_are_those_of_xla():
-    """TensorFlow ships XLA's own messages: each field here has the number and the wire type of one there."""
+    """Every field has the number and the wire type of a field in XLA's messages, which TensorFlow contains."""
     hlo = pytest.importorskip("tensorflow.compiler.xla.service.hlo_pb2")
     data = pytest.importorskip("tensorflow.compiler.xla.xla_data_pb2")
     official = {

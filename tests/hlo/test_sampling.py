@@ -1,4 +1,4 @@
-"""Layout choices and candidates: what real searches chose, legality by brute force, determinism."""
+"""Layout choices and candidates: compared with real searches and with brute force; determinism."""
 
 from itertools import permutations
 
@@ -23,7 +23,7 @@ from tpugraphs_polynormer.hlo.sampling import (
 
 
 def choices_of(choices, node: int) -> list[tuple[list[int], ...]]:
-    """A node's choices as lists of dims, the -1 left out."""
+    """The choices of a node as lists of dims, without -1."""
     start = choices.starts[node]
     rows = choices.table[start : start + choices.counts[node]].reshape(-1, 3, 6).tolist()
     return [tuple([dim for dim in tensor if dim >= 0] for tensor in row) for row in rows]
@@ -35,7 +35,7 @@ def reshape_choices(output: tuple[int, ...], operand: tuple[int, ...]):
 
 
 def ties(layouts: np.ndarray) -> list[list[int]]:
-    """Which nodes always change together, by the partition of the candidates that each node's choices make."""
+    """Groups of nodes that always change together: their choices partition the candidates in the same way."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for node in range(layouts.shape[1]):
         _, inverse = np.unique(layouts[:, node], axis=0, return_inverse=True)
@@ -56,7 +56,7 @@ def unet(real_data):
 
 @pytest.fixture(scope="module")
 def alexnet(real_data):
-    """Only its arrays exist, so the operands' order is recovered from the sizes that a convolution needs."""
+    """The real alexnet. Only its arrays exist, so the order of operands is derived from the sizes of a convolution."""
     with np.load(real_data / "tpugraphs" / "layout" / "alexnet_train_batch_32.npz", allow_pickle=False) as archive:
         features, opcodes = archive["node_feat"].astype(np.int64), archive["node_opcode"]
         producers: dict[int, list[int]] = {}
@@ -101,7 +101,7 @@ def test_choices_of_a_small_program():
     choices = enumerate_choices(small_cnn())
     assert choices.node_ids.tolist() == [3, 5, 6]
     assert choices.counts.tolist() == [8, 2, 9]
-    # A batch of 16 wastes less in the lanes than 3 features do: there the batch is minor.
+    # In the lanes, a batch of 16 needs less padding than 3 features, so the batch is minor.
     assert choices_of(choices, 0)[0] == ([3, 0], [0, 3], [3, 2])
     assert choices_of(choices, 1) == [([1, 0], [3, 2, 1, 0], []), ([0, 1], [0, 3, 2, 1], [])]
     assert choices_of(choices, 2)[0] == ([1, 0], [], [])
@@ -127,7 +127,7 @@ def test_reshape_choices(output, operand, expected):
 
 
 def element_order(shape: tuple[int, ...], layout: list[int]) -> list[int]:
-    """The row-major numbers of a tensor's elements in the order in which they lie in memory."""
+    """The row-major numbers of a tensor's elements, in memory order."""
     numbers = np.arange(np.prod(shape)).reshape(shape)
     return numbers.transpose(list(reversed(layout))).ravel().tolist()
 
@@ -136,7 +136,7 @@ def element_order(shape: tuple[int, ...], layout: list[int]) -> list[int]:
     ("output", "operand"), [((2, 3, 4), (6, 4)), ((2, 3, 4), (2, 3, 4)), ((4, 1, 3), (2, 2, 3)), ((6, 5), (2, 3, 1, 5))]
 )
 def test_reshape_choices_are_all_bitcasts(output, operand):
-    """Memory holds the same elements in the same order under both layouts, and no bitcast order is missed."""
+    """Both layouts have the same elements in the same memory order, and no such pair of layouts is missing."""
     found = reshape_choices(output, operand)
     for out_layout, in_layout, _ in found:
         assert element_order(output, out_layout) == element_order(operand, in_layout)
@@ -159,7 +159,7 @@ def test_dots_of_other_ranks():
     assert first[0] == ([1, 0], [], [])
     assert {tuple(each[1]) for each in first} == {(), (2, 1), (1, 2)}
     assert {tuple(each[2]) for each in first} == {(), (0,)}
-    assert choices_of(choices, 1) == [([], [], [])]  # beyond six dims a candidate can say nothing
+    assert choices_of(choices, 1) == [([], [], [])]  # a candidate cannot represent more than six dims
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -209,7 +209,7 @@ def test_consistent_candidates_hand_layouts_on():
     found = draw_candidates(choices, 400, seed=1, mode="consistent")[1:]
     feature_minor = found[:, 0, 0] == 3  # the convolution's output feeds the reshape
     assert np.array_equal(found[:, 1, 6] == 3, feature_minor)
-    given = found[:, 2, 6] != -1  # the dot's ninth choice leaves its operands to the compiler
+    given = found[:, 2, 6] != -1  # the ninth choice of the dot does not fix its operands
     assert given.any() and not given.all()
     assert np.array_equal(found[given, 2, 6:8], found[given, 1, 0:2])
     assert 0.3 < feature_minor.mean() < 0.7
@@ -223,7 +223,7 @@ def test_consistent_reaches_every_choice_that_no_producer_constrains():
 def test_illegal_candidates_are_named():
     choices = enumerate_choices(small_cnn())
     layouts = draw_candidates(choices, 3, seed=0)
-    check_candidates(choices, np.full_like(layouts, -1))  # everything left to the compiler
+    check_candidates(choices, np.full_like(layouts, -1))  # nothing is fixed
     layouts[2, 1, :2] = [0, 0]
     with pytest.raises(HloError, match="candidate 2 gives node 5"):
         check_candidates(choices, layouts)

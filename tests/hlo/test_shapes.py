@@ -1,4 +1,4 @@
-"""Padded sizes and element sizes, by hand."""
+"""Padded sizes and element sizes, compared with numbers computed by hand."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Tuning records as the bytes of tuning files: the inverse of hlo/tuning.py."""
+"""Serializers of tuning records, the inverse of hlo/tuning.py."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Small random graphs for the model tests."""
+"""Small random graphs for tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def random_pairs(num_nodes: int, num_pairs: int, seed: int = 0) -> tuple[np.ndar
 
 
 def random_edges(num_nodes: int, num_pairs: int, seed: int = 0) -> EdgeIndex:
-    """Undirected, with self-loops."""
+    """The edge index of a random undirected graph with self-loops."""
     return build_undirected_edge_index(*random_pairs(num_nodes, num_pairs, seed), num_nodes)
 
 
@@ -23,7 +23,7 @@ def random_states(*shape: int, seed: int = 1) -> np.ndarray:
 
 
 def merge(*graphs: EdgeIndex) -> EdgeIndex:
-    """Several graphs as one batch: node ids shifted, no edges between graphs."""
+    """The edge index of a batch of graphs: node ids are shifted, and no edges join graphs."""
     shifts = np.cumsum([0] + [graph.num_nodes for graph in graphs])
     source = np.concatenate([graph.source + shift for graph, shift in zip(graphs, shifts, strict=False)])
     target = np.concatenate([graph.target + shift for graph, shift in zip(graphs, shifts, strict=False)])
@@ -31,7 +31,7 @@ def merge(*graphs: EdgeIndex) -> EdgeIndex:
 
 
 def padded(states: np.ndarray, edges: EdgeIndex, num_padding_nodes: int = 4, num_padding_edges: int = 7):
-    """States (padding filled with large numbers), edges and node mask with padding at the end."""
+    """States, edges and node mask with padding at the end; the states of padding nodes are large numbers."""
     num_nodes = len(states) + num_padding_nodes
     junk = np.full([num_padding_nodes, *states.shape[1:]], 37.0, np.float32)
     edges = pad_edge_index(edges, num_nodes=num_nodes, num_edges=len(edges.source) + num_padding_edges)

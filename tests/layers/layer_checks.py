@@ -1,4 +1,4 @@
-"""One function that puts a layer through what every layer must withstand."""
+"""The checks that every layer must pass."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ Layer = tf.keras.layers.Layer
 
 
 def check_layer(create: Callable[[], Layer], states: np.ndarray, *args, tolerance: float = 2e-5, **kwargs) -> None:
-    """Config, reload, graph mode, XLA (equal, static, backward too), gradients, mixed precision.
+    """Checks config, saving, graph mode, XLA with static shapes, gradients and mixed precision of a layer.
 
     Args:
-      create: makes a fresh layer. states: its first input. args, kwargs: the rest of the call; Edges among them.
+      create: returns a new layer.
+      states: its first input. args, kwargs: the other arguments of the call, such as an EdgeIndex.
       tolerance: largest difference, relative to the largest entry, between two ways to run the same layer in float32.
     """
-    tf.keras.utils.set_random_seed(0)  # half precision has its own error: a draw that passes must pass again
+    tf.keras.utils.set_random_seed(0)  # the error in half precision depends on the weights; the seed makes it repeat
     layer = create()
     args = tuple(arg.as_tensors() if hasattr(arg, "target_offsets") else arg for arg in args)
     states = tf.constant(states)
@@ -36,7 +37,7 @@ def check_layer(create: Callable[[], Layer], states: np.ndarray, *args, toleranc
 
 
 def run(layer: Layer, states: tf.Tensor, *args, **kwargs) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
-    """Output, and gradients of a fixed random projection of it: of the states, then of the trainable weights."""
+    """The output, and the gradients of a fixed random projection of it with respect to states and weights."""
     with tf.GradientTape() as tape:
         tape.watch(states)
         output = layer(states, *args, **kwargs)
@@ -46,14 +47,14 @@ def run(layer: Layer, states: tf.Tensor, *args, **kwargs) -> tuple[tf.Tensor, li
 
 
 def projection(shape: tf.TensorShape) -> np.ndarray:
-    """Fixed random weights from numpy: TensorFlow's stateless draws differ under XLA."""
+    """Fixed random weights, from numpy because TensorFlow's stateless random numbers differ under XLA."""
     return np.random.default_rng(12).normal(size=shape).astype(np.float32)
 
 
 def assert_close(found: list, expected: list, tolerance: float) -> None:
-    """Each array within `tolerance` of the largest entry of its counterpart (or of 0.02); None equals None.
+    """Asserts differences of at most `tolerance` times the largest expected entry, or times 0.02 if that is larger.
 
-    The floor is for gradients that are zero in exact arithmetic, such as a bias before batch norm.
+    The floor of 0.02 is for gradients that are zero in exact arithmetic, such as that of a bias before batch norm.
     """
     for one, other in zip(found, expected, strict=True):
         if other is None:

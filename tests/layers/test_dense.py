@@ -1,4 +1,4 @@
-"""The linear layer of all models: Keras's dense layer, on any rank, that hides no NaN."""
+"""The linear layer of all models: equal to Keras's dense layer for any rank, and NaN stays NaN."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def test_linear_is_dense(shape):
 
 @pytest.mark.parametrize("spec", [(5, 8), (None, 8), (2, 5, 8), (None, None, 8)], ids=str)
 def test_nan_goes_through_a_compiled_graph(spec):
-    """TensorFlow's fused product, bias and ReLU would make 0 of it, and training would not see that it went wrong."""
+    """TensorFlow's fused product, bias and ReLU maps NaN to 0, so that training would not notice a NaN."""
     layer = Linear(4, activation="relu")
     states = np.ones([size or 3 for size in spec], np.float32)
     states.reshape(-1)[0] = np.nan

@@ -1,4 +1,4 @@
-"""Edge structures: order, treatment, padding, numpy against TensorFlow."""
+"""The edge index: order, undirected edges, padding, and equality of numpy and TensorFlow."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_undirected_by_hand() -> None:
 
 
 def check_orders(edges: EdgeIndex) -> None:
-    """Sorted by target, `source_order` sorts by source, splits are where runs begin."""
+    """Asserts that edges are sorted by target, `source_order` sorts by source, and offsets are starts of runs."""
     source, target, by_source = (np.asarray(each) for each in (edges.source, edges.target, edges.source_order))
     assert (np.diff(target) >= 0).all() and (np.diff(source[by_source]) >= 0).all()
     assert sorted(by_source.tolist()) == list(range(len(source)))

@@ -1,4 +1,4 @@
-"""The global layer: brute force, padding, batching, candidates, precision."""
+"""The global layer: comparison with brute force, padding, batching, candidates, precision."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ GRAPHS = Graphs(IDS, 4)
 
 
 def create(**settings) -> GlobalAttention:
-    """Blocks of 4 nodes, so that graphs have several blocks and some blocks are not full."""
+    """A layer with blocks of 4 nodes, so that graphs have several blocks and some blocks are not full."""
     return GlobalAttention(num_heads=HEADS, head_dim=HEAD_DIM, block_nodes=4, **settings)
 
 
 def brute_force(query, key, value, ids, mask) -> np.ndarray:
-    """The quadratic sum over pairs, heads last."""
+    """The attended values as a quadratic sum over pairs, with heads as the last axis."""
     query, key, value = (array.reshape(len(ids), HEAD_DIM, HEADS).astype(np.float64) for array in (query, key, value))
     allowed = (ids[:, np.newaxis] == ids) & mask
     weights = np.einsum("idh,jdh->ijh", query, key) * allowed[..., np.newaxis]
@@ -40,7 +40,7 @@ def test_equals_the_quadratic_sum() -> None:
     np.testing.assert_allclose(found, brute_force(query, key, value, IDS, mask), atol=1e-5)
     one = create().aggregate(arrays, Graphs(mask=mask))
     np.testing.assert_allclose(one, brute_force(query, key, value, np.zeros(16), mask), atol=1e-5)
-    order = np.random.default_rng(0).permutation(16)  # nodes in any order of their graphs
+    order = np.random.default_rng(0).permutation(16)  # nodes need not be sorted by graph
     mixed = QueryKeyValue(*(tf.gather(array, order) for array in arrays))
     found = create().aggregate(mixed, Graphs(IDS[order], 4, mask[order], is_sorted=False))
     np.testing.assert_allclose(found, brute_force(query, key, value, IDS, mask)[order], atol=1e-5)
@@ -71,7 +71,7 @@ def test_attention_weights_are_those_that_attend_uses() -> None:
     sums = layer.sum_keys(projected)
     weights = layer.attention_weights(projected, sums)
     np.testing.assert_allclose(tf.reduce_sum(weights, 1), np.ones(16), atol=1e-5)
-    # Values that do not depend on the head: the mean over heads of what is attended is the mean attention times them.
+    # If values are equal for all heads, the mean over heads of the result is the mean attention times the values.
     values = tf.repeat(tf.constant(random_states(16, 1, seed=3)), HEADS * HEAD_DIM, 1)
     attended = layer.aggregate(projected._replace(value=values))
     np.testing.assert_allclose(tf.reduce_mean(attended, 1), tf.linalg.matvec(weights, values[:, 0]), atol=1e-5)
@@ -105,8 +105,8 @@ def test_a_batch_equals_its_graphs_one_by_one(shape: tuple[int, ...]) -> None:
 
 
 def test_padding_is_masked_from_keys_and_values() -> None:
-    """As padding within the last graph, and as a graph of its own."""
-    tf.keras.utils.set_random_seed(4)  # one with which the padding's queries vanish
+    """The padding is part of the last graph, or a separate graph."""
+    tf.keras.utils.set_random_seed(4)  # with this seed the queries of padding nodes underflow to 0
     layer, states = create(), random_states(6, DIM)
     expected = layer(states)
     junk = np.concatenate([states, np.full([9, DIM], 50.0, np.float32)])
@@ -140,7 +140,7 @@ def test_candidates_equal_separate_runs() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_million_nodes_stay_finite(dtype: str) -> None:
-    """Keys sum to half a million, beyond float16; the mean of the values must come out all the same."""
+    """The keys sum to half a million, beyond the range of float16; the result must still be the mean of values."""
     layer = GlobalAttention(num_heads=2, head_dim=2)
     num_nodes = 1_000_000
     key = tf.cast(tf.fill([num_nodes, 4], 0.5), dtype)

@@ -1,4 +1,4 @@
-"""The local layer: numbers by hand, invariances, and the checks of every layer."""
+"""The local layer: numbers computed by hand, invariances, and the checks of every layer."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ def test_convolutions_pass_the_layer_checks(convolution) -> None:
 
 
 def test_two_nodes_by_hand() -> None:
-    """0 -> 1 and self-loops, one head of width 1, every weight 1, every bias 0; attention scores by hand."""
+    """The edge 0 -> 1 and self-loops, one head of width 1, every weight 1, every bias 0."""
     layer = LocalAttention(num_heads=1, head_dim=1, beta=0.25, learn_beta=False)
     edges = build_edge_index(np.array([0, 0, 1]), np.array([0, 1, 1]), 2)
     states = np.array([[1.0], [2.0]], np.float32)
     layer(states, edges)
     for weight in layer.trainable_weights:
         weight.assign(tf.zeros_like(weight) if "bias" in weight.name else tf.ones_like(weight))
-    # Node 1 hears 0 with score 1 + 2 = 3 and itself with 2 + 2 = 4.
+    # Node 1 receives from node 0 with logit 1 + 2 = 3, and from itself with logit 2 + 2 = 4.
     heard = (np.exp(3) * 1 + np.exp(4) * 2) / (np.exp(3) + np.exp(4))
     mixed = np.array([[1.0 + 1.0], [heard + 2.0]])
-    # A layer norm over one number is its offset, here set to one.
+    # A layer norm over one number returns its offset, here 1.
     expected = 0.75 * 1.0 + 0.25 * mixed
     np.testing.assert_allclose(layer(states, edges), expected, rtol=1e-6)
 
@@ -69,7 +69,7 @@ def test_padding_changes_nothing(settings: dict) -> None:
 
 
 def run_masked(layer: LocalAttention, states: np.ndarray, edges, mask: np.ndarray | None) -> list[tf.Tensor]:
-    """Gradients of a loss on the real nodes, by batch statistics."""
+    """The gradients of a loss on the nodes without padding, with batch statistics."""
     with tf.GradientTape() as tape:
         out = layer(states, edges, graphs=Graphs(mask=mask), training=True)[:NODES]
         loss = tf.reduce_sum(out * random_states(*out.shape, seed=3))

@@ -1,4 +1,4 @@
-"""The frontier: early fusion must give the scores and gradients of the naive computation, whatever the encoder."""
+"""Shared states: early fusion has the scores and gradients of the naive computation, with every encoder."""
 
 import itertools
 
@@ -30,7 +30,7 @@ ENCODERS = {
 
 
 def path_pairs(sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Paths, one per graph, with a few edges that skip a node."""
+    """The edges of paths, one per graph, and of a few skips over one node."""
     pairs = []
     for first, size in zip(np.cumsum([0, *sizes[:-1]]), sizes, strict=True):
         nodes = first + np.arange(size)
@@ -38,16 +38,16 @@ def path_pairs(sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:
     return tuple(np.array(pairs).T)
 
 
-def make_batch(sizes: list[int], slots: list[list[int]], num_padding: int = 0, seed: int = 0) -> Batch:
-    """Path-like graphs of the given sizes, `slots` their config nodes; padding is one more graph."""
+def make_batch(sizes: list[int], config_nodes: list[list[int]], num_padding: int = 0, seed: int = 0) -> Batch:
+    """A batch of path-like graphs with the given sizes and config nodes; padding is one more graph."""
     random = np.random.default_rng(seed)
     total = sum(sizes) + num_padding
     graph_sizes = [*sizes, num_padding] if num_padding else sizes
     op_graphs = np.repeat(np.arange(len(graph_sizes)), graph_sizes).astype(np.int32)
     is_real = np.arange(len(graph_sizes)) < len(sizes)
     starts = np.cumsum([0, *sizes[:-1]])
-    nconfig_ops = np.concatenate([start + np.array(ops, int) for start, ops in zip(starts, slots, strict=True)])
-    nconfig_graphs = np.repeat(np.arange(len(sizes)), [len(ops) for ops in slots])
+    nconfig_ops = np.concatenate([start + np.array(ops, int) for start, ops in zip(starts, config_nodes, strict=True)])
+    nconfig_graphs = np.repeat(np.arange(len(sizes)), [len(ops) for ops in config_nodes])
     if num_padding:
         nconfig_ops, nconfig_graphs = np.append(nconfig_ops, total - 1), np.append(nconfig_graphs, len(sizes))
     mask = is_real[op_graphs]
@@ -77,8 +77,8 @@ def make_batch(sizes: list[int], slots: list[list[int]], num_padding: int = 0, s
 
 BATCHES = {
     "one": lambda: make_batch([40], [[3, 20, 21]]),
-    "dense": lambda: make_batch([9, 4], [[1, 4, 7], [0, 1, 2, 3]]),  # soon every node varies
-    "padded": lambda: make_batch([30, 8, 17], [[9], [], [0, 16]], num_padding=6),  # one graph without slots
+    "dense": lambda: make_batch([9, 4], [[1, 4, 7], [0, 1, 2, 3]]),  # every node varies after few layers
+    "padded": lambda: make_batch([30, 8, 17], [[9], [], [0, 16]], num_padding=6),  # one graph without config nodes
 }
 
 
@@ -93,9 +93,9 @@ def build_model(**settings) -> RankingModel:
     return RankingModel(kind="layout", config=RankingModelConfig(**settings), statistics=statistics)
 
 
-def run(model: RankingModel, batch: Batch, *, frontier: bool, training: bool = False) -> tuple[np.ndarray, dict]:
-    """Scores of the real graphs and the gradients of a random combination of them, by variable."""
-    model.share_states = frontier
+def run(model: RankingModel, batch: Batch, *, shared: bool, training: bool = False) -> tuple[np.ndarray, dict]:
+    """The scores of the graphs without padding, and the gradients of a random combination of them, by variable."""
+    model.share_states = shared
     is_real = batch.candidate_mask.numpy()
     weights = np.random.default_rng(9).normal(size=is_real.shape) * is_real
     with tf.GradientTape() as tape:
@@ -114,17 +114,17 @@ def assert_same(found: tuple[np.ndarray, dict], expected: tuple[np.ndarray, dict
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-5)
     assert found[1].keys() == expected[1].keys()
     for name, gradient in expected[1].items():
-        scale = np.abs(gradient).max() + 0.05  # some are zero but for rounding
+        scale = np.abs(gradient).max() + 0.05  # some gradients are zero up to rounding
         np.testing.assert_allclose(found[1][name] / scale, gradient / scale, atol=2e-4, err_msg=name)
 
 
-def naive_and_frontier(model: RankingModel, batch: Batch, **arguments) -> None:
-    run(model, batch, frontier=False)
-    # Settings start small: made large, a candidate that leaks to or is missing at one node shows.
+def naive_and_shared(model: RankingModel, batch: Batch, **arguments) -> None:
+    run(model, batch, shared=False)
+    # The initial weights of config values are small. With large ones, a candidate at a wrong node changes the scores.
     model.config_value_projection.kernel.assign(model.config_value_projection.kernel * 50.0)
-    expected = run(model, batch, frontier=False, **arguments)
-    assert np.ptp(expected[0].reshape(-1, K), axis=1).max() > 5e-4  # or the test could not fail
-    assert_same(run(model, batch, frontier=True, **arguments), expected)
+    expected = run(model, batch, shared=False, **arguments)
+    assert np.ptp(expected[0].reshape(-1, K), axis=1).max() > 5e-4  # otherwise the test could not fail
+    assert_same(run(model, batch, shared=True, **arguments), expected)
 
 
 CASES = [
@@ -137,30 +137,30 @@ CASES = [
 
 @pytest.mark.parametrize(("encoder", "batch"), CASES)
 def test_equals_naive(encoder: str, batch: str) -> None:
-    naive_and_frontier(build_model(**ENCODERS[encoder]), BATCHES[batch]())
+    naive_and_shared(build_model(**ENCODERS[encoder]), BATCHES[batch]())
 
 
 @pytest.mark.parametrize("readout", ["mean", "weighted", "config_nodes", "official"])
 @pytest.mark.parametrize("encoder", ["local", "global"])
 def test_readouts_equal_naive(encoder: str, readout: str) -> None:
-    naive_and_frontier(build_model(**ENCODERS[encoder], readout=readout), BATCHES["padded"]())
+    naive_and_shared(build_model(**ENCODERS[encoder], readout=readout), BATCHES["padded"]())
 
 
 def test_batch_norm_counts_a_shared_row_once_per_candidate() -> None:
     model = build_model(**ENCODERS["normed"], relu=False)
-    naive_and_frontier(model, BATCHES["padded"](), training=True)
+    naive_and_shared(model, BATCHES["padded"](), training=True)
 
 
 def test_where_one_layer_reaches_every_node_nothing_is_shared() -> None:
     joint = build_model(encoder="polynormer", attention="local_and_global")
     assert build_model(**ENCODERS["global"]).share_states and not joint.share_states
-    scores, _ = run(joint, BATCHES["padded"](), frontier=joint.share_states)
+    scores, _ = run(joint, BATCHES["padded"](), shared=joint.share_states)
     assert np.ptp(scores.reshape(-1, K), axis=1).max() > 0
 
 
 def test_under_xla_the_naive_computation_runs() -> None:
     model, batch = build_model(**ENCODERS["local"]), BATCHES["one"]()
-    expected, _ = run(model, batch, frontier=True)
+    expected, _ = run(model, batch, shared=True)
     compiled = tf.function(lambda each: model.score(each, model.encode(each)), jit_compile=True)
     np.testing.assert_allclose(compiled(batch)[0], expected, rtol=1e-4, atol=1e-5)
     encoded = model.encode(batch)
@@ -169,7 +169,7 @@ def test_under_xla_the_naive_computation_runs() -> None:
 
 
 def test_hops_by_hand() -> None:
-    # 0 - 1 - 2 - 3 - 4, and 5 alone; from nodes 1 and 5.
+    # The path 0 - 1 - 2 - 3 - 4 and the isolated node 5; hops are counted from nodes 1 and 5.
     source, target = np.array([0, 1, 1, 2, 2, 3, 3, 4]), np.array([1, 0, 2, 1, 3, 2, 4, 3])
     starts = np.array([False, True, False, False, False, True])
     assert count_hops(source, target, starts, 2).numpy().tolist() == [1, 0, 1, 2, 3, 0]
@@ -178,35 +178,35 @@ def test_hops_by_hand() -> None:
 def test_prefix_grows_by_one_hop_per_layer() -> None:
     batch = make_batch([20], [[0]])
     starts = tf.range(20) == 0
-    frontier = SharedStates(find_reach(batch.edges, starts, num_hops=3, graphs=batch.op_graphs), num_candidates=2)
-    # A path with edges 0 - 2, 5 - 7, 10 - 12, 15 - 17 besides.
-    assert [int(size) for size in frontier.reach.sizes] == [1, 3, 4, 5]
-    assert frontier.reach.order.numpy().tolist() == list(range(20))
-    hops = frontier.steps(4)
+    shared = SharedStates(find_reach(batch.edges, starts, num_hops=3, graphs=batch.op_graphs), num_candidates=2)
+    # The graph is a path with the additional edges 0 - 2, 5 - 7, 10 - 12 and 15 - 17.
+    assert [int(size) for size in shared.reach.sizes] == [1, 3, 4, 5]
+    assert shared.reach.order.numpy().tolist() == list(range(20))
+    hops = shared.steps(4)
     assert [(int(hop.before), int(hop.after)) for hop in hops] == [(1, 3), (3, 4), (4, 5), (5, 5)]
 
 
 def test_expand_copies_what_begins_to_vary() -> None:
     batch = make_batch([5], [[0]])
-    frontier = SharedStates(
+    shared = SharedStates(
         find_reach(batch.edges, tf.range(5) == 0, num_hops=1, graphs=batch.op_graphs), num_candidates=2
     )
     rows = tf.constant([[1.0], [2.0], [3.0], [4.0], [5.0], [6.0]])  # node 0 twice, then nodes 1, 2, 3, 4
-    (hop,) = frontier.steps(1)
+    (hop,) = shared.steps(1)
     assert hop.expand(rows).numpy()[:, 0].tolist() == [1, 2, 3, 3, 4, 4, 5, 6]
     assert hop.row_weights(None).numpy().tolist() == [1, 1, 1, 1, 1, 1, 2, 2]
 
 
 def test_rows_are_connected_as_their_nodes_are() -> None:
-    """Every edge of every candidate once, except into nodes that are still shared; both orders are orders."""
+    """Every candidate has every edge once, except edges into nodes that are still shared; both orders are valid."""
     batch, k = make_batch([9], [[4]]), 3
-    frontier = SharedStates(
+    shared = SharedStates(
         find_reach(batch.edges, tf.range(9) == 4, num_hops=2, graphs=batch.op_graphs), num_candidates=k
     )
     joined = set(
-        zip(frontier.reach.edges.source.numpy().tolist(), frontier.reach.edges.target.numpy().tolist(), strict=True)
+        zip(shared.reach.edges.source.numpy().tolist(), shared.reach.edges.target.numpy().tolist(), strict=True)
     )
-    for hop in frontier.steps(2):
+    for hop in shared.steps(2):
         before, after, edges = int(hop.before), int(hop.after), hop.connect_rows()
 
         def row(node: int, candidate: int, varying: int) -> int:

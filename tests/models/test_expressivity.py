@@ -1,4 +1,4 @@
-"""What the paper proves: monomials of degree 2^L (Theorem 3.3), and graphs that 1-WL cannot tell apart (App. J)."""
+"""Statements of the paper: monomials of degree 2^L (Theorem 3.3), and graphs that 1-WL cannot tell apart (App. J)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tpugraphs_polynormer.nodes.fiedler import compute_fiedler
 
 
 def circular_skip_links(num_nodes: int, skip: int) -> tuple[np.ndarray, np.ndarray]:
-    """CSL(n, s): a ring with chords of length s; both directions. All nodes alike, so 1-WL sees only the degree."""
+    """CSL(n, s): a ring with chords of length s, in both directions. 1-WL sees only degrees, which are equal."""
     ring = np.arange(num_nodes)
     source, target = np.concatenate([ring, ring]), np.concatenate([ring + 1, ring + skip]) % num_nodes
     return np.concatenate([source, target]), np.concatenate([target, source])
 
 
 def embed(skip: int, version: int) -> np.ndarray:
-    """Mean node state of CSL(41, skip) under one fixed random Polynormer on constant features."""
+    """The mean node state of CSL(41, skip) in a Polynormer with fixed random weights, for constant features."""
     tf.keras.utils.set_random_seed(7)
     source, target = circular_skip_links(41, skip)
     encoder = Polynormer(num_heads=2, head_dim=3, num_local_layers=3, num_global_layers=1, version=version)
@@ -47,9 +47,9 @@ def test_version_and_fiedler_vector_go_together() -> None:
 
 
 def monomial_weights(factors: list[int], num_nodes: int) -> list[np.ndarray]:
-    """Mixing matrices (offsets zero) after which node factors[0] holds the product of x over `factors`.
+    """Mixing matrices (with zero offsets) for which node factors[0] becomes the product of x over `factors`.
 
-    Each layer multiplies pairs of what the nodes hold: W row e_j at node i makes it x_j x_i.
+    In each layer, the row e_j of W at node i multiplies the value of node i with that of node j.
     """
     layers, held = [], list(factors)
     while len(held) > 1:
@@ -79,7 +79,7 @@ def test_base_model_represents_monomials_of_degree_two_to_the_layers(factors: li
 
 
 def test_base_model_has_no_higher_degree() -> None:
-    """Along a line in input space, L layers are a polynomial of degree 2^L exactly: the next difference vanishes."""
+    """Along a line in input space, L layers are a polynomial of degree 2^L: the difference of order 2^L + 1 is zero."""
     model = PolynomialBaseModel(num_layers=2, dtype="float64")
     rng = np.random.default_rng(2)
     start, direction = rng.normal(size=[2, 3, 2])

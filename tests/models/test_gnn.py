@@ -1,4 +1,4 @@
-"""Baseline encoders: the checks of every layer, candidates, and their place in a classifier."""
+"""Baseline encoders: the checks of every layer, candidates, and their use in a classifier."""
 
 from __future__ import annotations
 

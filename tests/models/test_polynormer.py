@@ -35,7 +35,7 @@ def create(**settings) -> Polynormer:
 
 
 def output_and_gradients(layer, states, edges, rows=slice(None), weights=None, **kwargs) -> list:
-    """The rows' output and the weights' gradients of a projection of it."""
+    """The output of the rows, and the gradients of a projection of it with respect to the weights."""
     with tf.GradientTape() as tape:
         out = tf.gather(layer(states, edges, **kwargs), np.arange(len(states))[rows])
         weights = random_states(*out.shape, seed=8) if weights is None else weights
@@ -48,7 +48,7 @@ def output_and_gradients(layer, states, edges, rows=slice(None), weights=None, *
 def test_layer_checks(variant: str) -> None:
     def seeded() -> Polynormer:
         tf.keras.utils.set_random_seed(3)
-        # Without ReLU, which may leave a unit dead and its gradient zero: the checks rightly refuse that.
+        # Without ReLU, because the checks refuse zero gradients, which a unit that is never active has.
         return create(**VARIANTS[variant], relu=False)
 
     check_layer(seeded, random_states(26, 2, DIM), BATCH, tolerance=2e-4, **GRAPH_ARGUMENTS)

@@ -1,4 +1,4 @@
-"""The official baselines' encoders against the straightforward sums, every node for every candidate, in numpy."""
+"""The encoders of the official baselines, compared with sums in numpy over every node for every candidate."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def leaky(values: np.ndarray) -> np.ndarray:
 
 
 def adjacency(batch: Batch) -> np.ndarray:
-    """[n, n]: 1 where two ops are joined, and on the diagonal."""
+    """[n, n]: 1 for two ops with an edge, and on the diagonal."""
     matrix = np.eye(len(batch.features))
     matrix[batch.consumers, batch.producers] = matrix[batch.producers, batch.consumers] = 1
     return matrix
@@ -31,7 +31,7 @@ def node_inputs(model, batch: Batch) -> np.ndarray:
 
 
 def read_out(model, states: np.ndarray, batch: Batch) -> np.ndarray:
-    """[n, k, dim] -> scores [G, k]: sums over each graph, divided by the root of its size, or the official way."""
+    """Scores [G, k] of states [n, k, dim]: sums over a graph, divided by the root of its size, or official readout."""
     graphs, official = batch.op_graph_ids.numpy(), model.config.readout == "official"
     sums = np.stack([states[graphs == g].sum(0) for g in range(batch.num_graphs)])
     sizes = np.bincount(graphs, minlength=batch.num_graphs)[:, np.newaxis, np.newaxis]
@@ -55,7 +55,7 @@ def unit(rows: np.ndarray) -> np.ndarray:
 
 
 def score_layouts(model, batch: Batch) -> np.ndarray:
-    """Scores [G, k]: the candidates' entries stand beside each op's state in every layer."""
+    """Scores [G, k]; in every layer, the state of each op is concatenated with the entries of the candidate."""
     encoder, dim = model.encoder, model.config.hidden_dim
     num_ops, k = len(batch.features), batch.codes.shape[1]
     entries = np.zeros([num_ops, k, 18])
@@ -79,14 +79,14 @@ def score_layouts(model, batch: Batch) -> np.ndarray:
 
 
 def score_tiles(model, batch: Batch) -> np.ndarray:
-    """Scores [G, k]: all 24 bounds of a candidate stand beside the input of every op."""
+    """Scores [G, k]; the input of every op is concatenated with all 24 bounds of the candidate."""
     encoder, dim = model.encoder, model.config.hidden_dim
     k, graphs = batch.codes.shape[1], batch.op_graph_ids.numpy()
-    chosen = batch.config_values.numpy()[batch.codes.numpy()]  # [slots, k, 8], three slots for each graph
+    chosen = batch.config_values.numpy()[batch.codes.numpy()]  # [config nodes, k, 8], three for each graph
     bounds = np.stack([np.concatenate(chosen[batch.nconfig_graph_ids == g], -1) for g in range(batch.num_graphs)])
     nodes = np.repeat(node_inputs(model, batch)[:, np.newaxis], k, 1)
     states = np.concatenate([bounds[graphs], nodes], -1)
-    # [8, 3 slots * 2 dim] -> [24, 2 dim]
+    # [8, 3 config nodes * 2 dim] -> [24, 2 dim]
     of_bounds = (
         model.config_value_projection.kernel.numpy().reshape(8, 3, 2 * dim).transpose(1, 0, 2).reshape(24, 2 * dim)
     )

@@ -1,4 +1,4 @@
-"""Runs over splits, result tables, and the thirteen configs against the authors' hyper-parameters."""
+"""Runs over splits, result tables, and the thirteen configs, compared with the authors' hyper-parameters."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ AUTHORS = {
     "ogbn-products": (32, 8, 1000, 500, 10, 2, 5e-4, 0, 0.5, 0.5, 0.2, 0.9),
     "pokec": (256, 1, 2000, 500, 7, 2, 5e-4, 0, 0.2, 0.2, 0, 0.9),
 }
-# What differs from: small-graph form, GAT, no norms, NLL, whole graph.
+# Differences from: the model for small graphs, GAT, no norms, NLL, whole graph.
 LARGE = {"learn_beta": False, "project_inputs": False}
 OTHERS = {
     "questions": {"pre_norm": True, "loss": "bce"},
@@ -89,7 +89,7 @@ def test_configs_hold_the_authors_hyper_parameters(name: str) -> None:
     assert (model.encoder, model.attention, model.relu, model.share_query_key) == (
         *("polynormer", "local_to_global", True, True),
     )
-    # The two that train on partitions do not fit in one call either.
+    # The two benchmarks that train on partitions are too large for an evaluation in one call, too.
     assert (training.chunk_nodes > 0) == (training.nodes_per_batch > 0)
 
 
@@ -173,7 +173,7 @@ def test_a_run_over_splits(tmp_path: Path) -> None:
         assert best == first["metrics"]["valid"]["accuracy"]
         assert (row["epoch"], row["test"]) == (first["epoch"], first["metrics"]["test"]["accuracy"])
         assert load_config(run / "config.yaml").seed == row["split"]
-    # A finished split is read, not trained again: without its checkpoints that could not go on.
+    # A finished split is read, not trained again; without checkpoints it could not resume.
     shutil.rmtree(tmp_path / "split_0" / "checkpoints")
     assert run_dataset(config, dataset, tmp_path, [0])["splits"] == results["splits"][:1]
 

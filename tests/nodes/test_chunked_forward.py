@@ -1,4 +1,4 @@
-"""Layer-by-layer evaluation equals one call of the model."""
+"""The forward pass in chunks equals one call of the model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_chunks_give_the_logits_of_the_whole_graph(variant: str) -> None:
     model = build_classifier(config.model, feature_dim=5, num_classes=3, seed=1)
     rng = np.random.default_rng(0)
     for variable in model.variables:
-        if "moving" in variable.name:  # away from 0 and 1, where a missing batch norm would not show
+        if "moving" in variable.name:  # with 0 and 1, a missing batch norm would change nothing
             variable.assign(rng.uniform(0.5, 2.0, variable.shape))
     features = inputs.dataset.features
     forward = ChunkedForward(model, inputs.edges, chunk_nodes=17, fiedler=inputs.fiedler)

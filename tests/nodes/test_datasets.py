@@ -1,4 +1,4 @@
-"""Loaders of the node-classification benchmarks: real files, and small ones written in each real layout."""
+"""Readers of the node-classification benchmarks, on real files and on small files of each format."""
 
 import gzip
 import json
@@ -17,13 +17,13 @@ NUM_NODES = 12
 RNG = np.random.default_rng(7)
 FEATURES = RNG.normal(size=(NUM_NODES, 3)).astype(np.float32)
 LABELS = np.arange(NUM_NODES) % 3
-# Two directions of one edge, a repeated edge, two self-loops, and node 11 with no edge at all.
+# Both directions of one edge, a repeated edge and two self-loops; node 11 has no edge.
 EDGES = np.array([[0, 1], [1, 0], [2, 5], [2, 5], [3, 3], [4, 4], [9, 4], [10, 0], [7, 8]])
 PARTS = (np.array([5, 0, 1]), np.array([2, 3]), np.array([8, 4]))
 
 
 def brute_force_edges(edges, num_nodes):
-    """The set of [source, target] pairs after the usual treatment."""
+    """The set of [source, target] pairs of the undirected graph with self-loops."""
     pairs = {(int(u), int(v)) for u, v in edges} | {(int(v), int(u)) for u, v in edges}
     return {(u, v) for u, v in pairs if u != v} | {(u, u) for u in range(num_nodes)}
 
@@ -155,7 +155,7 @@ def test_yandex_format(tmp_path, caplog):
     assert_dataset(dataset, num_splits=2)
     np.testing.assert_array_equal(dataset.features, FEATURES)
     assert dataset.metric == "roc_auc"
-    assert "officially (11758, 10, 2)" in caplog.text  # a stand-in is not passed off as the real data set
+    assert "officially (11758, 10, 2)" in caplog.text  # other sizes than the real data set's give a warning
 
 
 def test_shchur_format_binarises_and_normalises(tmp_path):
@@ -201,7 +201,7 @@ def test_pokec_as_doubles_with_unlabelled_nodes(tmp_path):
 
 
 class Evil:
-    """Would run code when unpickled."""
+    """An object that runs code when it is unpickled."""
 
     def __reduce__(self):
         return (pytest.fail, ("the pickle was executed",))
@@ -215,7 +215,7 @@ def test_pokec_splits_run_no_code(tmp_path, entry):
 
 
 def test_pokec_splits_of_old_numpy_pickles(tmp_path):
-    """Files written before numpy 2 name numpy.core; protocol 2 spells bytes through _codecs.encode."""
+    """Files written before numpy 2 contain the name numpy.core; pickle protocol 2 writes bytes with _codecs.encode."""
     write_pokec(tmp_path)
     path = tmp_path / "pokec/pokec-splits.npy"
     splits = np.array([dict(zip(("train", "valid", "test"), PARTS, strict=True))], dtype=object)
@@ -237,7 +237,7 @@ def test_make_undirected_equals_brute_force(dtype):
 
 
 def test_make_undirected_does_not_overflow_int32():
-    num_nodes = 100_000  # its square passes 2^32
+    num_nodes = 100_000  # its square exceeds 2^32
     edges = np.array([[99_999, 99_998], [0, 99_999]], np.int32)
     found = {tuple(row) for row in make_undirected(edges, num_nodes).tolist() if row[0] != row[1]}
     assert found == {(99_999, 99_998), (99_998, 99_999), (0, 99_999), (99_999, 0)}

@@ -1,4 +1,4 @@
-"""The Fiedler vector: hand numbers, the dense solver, graphs in pieces, and the same vector each time."""
+"""The Fiedler vector: numbers computed by hand, the dense solver, unconnected graphs, and determinism."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def both_directions(source: np.ndarray, target: np.ndarray) -> Edges:
 
 
 def random_graph(num_nodes: int, num_edges: int) -> Edges:
-    """Edges between random nodes, each once."""
+    """Edges between random nodes, without duplicates."""
     pairs = np.random.default_rng(0).integers(0, num_nodes, [2, num_edges])
     return both_directions(*np.unique(pairs[:, pairs[0] < pairs[1]], axis=1))
 
@@ -66,7 +66,7 @@ def test_it_is_an_eigenvector_of_the_second_smallest_eigenvalue(monkeypatch, nam
 
 
 def test_iteration_agrees_with_the_dense_solver(monkeypatch) -> None:
-    """Of a connected graph, whose second eigenvalue is simple: there is one right vector."""
+    """The second eigenvalue of this connected graph is simple, so the vector is unique."""
     source, target, num_nodes = GRAPHS["random and connected"]
     dense = compute_fiedler(source, target, num_nodes)
     monkeypatch.setattr(fiedler, "DENSE_NODES", 10)
@@ -75,7 +75,7 @@ def test_iteration_agrees_with_the_dense_solver(monkeypatch) -> None:
 
 
 def test_the_vector_is_orthogonal_to_the_trivial_one_in_pieces_too(monkeypatch) -> None:
-    """Of a graph in pieces the eigenvalue 0 is multiple: the iteration must not return its trivial vector."""
+    """The eigenvalue 0 of an unconnected graph is multiple; the iteration must not return its trivial vector."""
     source, target, num_nodes = GRAPHS["two pieces"]
     monkeypatch.setattr(fiedler, "DENSE_NODES", 10)
     vector = compute_fiedler(source, target, num_nodes)
@@ -101,7 +101,7 @@ def test_self_loops_are_ignored() -> None:
 
 
 def test_fiedler_vector_of_a_path() -> None:
-    """Path of four: D^1/2 cos(pi k i / 3) at the ends and inside; computed by hand for the normalised Laplacian."""
+    """For a path of four nodes the vector is D^1/2 cos(pi i / 3), computed by hand for the normalized Laplacian."""
     source, target = np.array([0, 1, 2, 1, 2, 3]), np.array([1, 2, 3, 0, 1, 2])
     expected = np.sqrt([1, 2, 2, 1]) * np.cos(np.pi * np.arange(4) / 3)
     expected *= 2 / np.linalg.norm(expected)

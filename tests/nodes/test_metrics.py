@@ -1,4 +1,4 @@
-"""Accuracy and ROC-AUC against brute force."""
+"""Accuracy and ROC-AUC, compared with brute force."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_roc_auc_is_the_share_of_ordered_pairs_with_ties_as_halves(levels: int, 
 
 
 def test_roc_auc_by_hand() -> None:
-    # Positives 3 and 1 against negatives 2 and 1: 3 wins twice, 1 loses once and ties once.
+    # Positives 3 and 1, negatives 2 and 1: 3 is larger twice, 1 is smaller once and equal once.
     assert roc_auc(np.array([3.0, 1.0, 2.0, 1.0]), np.array([1, 1, 0, 0])) == 2.5 / 4
 
 
@@ -38,7 +38,7 @@ def test_scores_by_metric() -> None:
     logits, labels = np.array([[0.0, 3.0], [2.0, 1.0], [5.0, 5.5], [4.0, 3.9]]), np.array([1, 0, 0, 1])
     assert accuracy(logits, labels) == 0.5
     assert evaluate_nodes("accuracy", logits, labels) == 0.5
-    # Log odds 3, -1, 0.5, -0.1: positives 3 and -0.1 against negatives -1 and 0.5.
+    # The log odds are 3, -1, 0.5, -0.1: positives 3 and -0.1, negatives -1 and 0.5.
     assert evaluate_nodes("roc_auc", logits, labels) == 3 / 4
     with pytest.raises(UserError, match="roc_auc with 2"):
         evaluate_nodes("roc_auc", np.zeros([4, 3]), labels)

@@ -1,4 +1,4 @@
-"""Random partitions: every node once, subgraphs induced."""
+"""Random partitions: every node is in one part, and subgraphs are induced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Node classification under the trainer: losses, the two phases, mini-batches, resuming, baselines."""
+"""The node-classification task in the trainer: losses, the two phases, mini-batches, resuming, baselines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make_trainer(config: NodeConfig, path: Path) -> Trainer:
 
 
 def train(config: NodeConfig, path: Path) -> list[dict]:
-    """The records of a run, without what the clock said."""
+    """The records of a run, without times."""
     trainer = make_trainer(config, path)
     trainer.train()
     return without_times(trainer.run.read_metrics())
@@ -43,16 +43,16 @@ def without_times(records: list[dict]) -> list[dict]:
 def test_losses_by_hand() -> None:
     logits = tf.constant([[0.0, np.log(3.0)], [np.log(4.0), 0.0], [9.0, 9.0]])
     labels, weights = tf.constant([1, 1, -1], tf.int64), tf.constant([1.0, 1.0, 0.0])
-    # Softmax gives the labels 3/4 and 1/5.
+    # The softmax probabilities of the labels are 3/4 and 1/5.
     np.testing.assert_allclose(node_loss("nll", logits, labels, weights), -np.log([3 / 4, 1 / 5]).mean(), rtol=1e-6)
-    # Sigmoids: class 0 off 1/2 and 1 - 4/5, class 1 on 3/4 and 1/2.
+    # The sigmoids give class 0 (absent) 1/2 and 1 - 4/5, class 1 (present) 3/4 and 1/2.
     expected = -np.log([1 / 2, 3 / 4, 1 / 5, 1 / 2]).mean()
     np.testing.assert_allclose(node_loss("bce", logits, labels, weights), expected, rtol=1e-6)
     assert node_loss("nll", logits, labels, tf.zeros(3)) == 0
 
 
 def test_global_phase_starts_from_the_best_local_epoch(tmp_path: Path, monkeypatch) -> None:
-    """Weights and moments after each epoch; epoch 1 is the best local one, so epoch 4 starts from it, not from 3."""
+    """Epoch 1 is the best local epoch, so epoch 4 starts from its weights and moments, not from those of epoch 3."""
     config = make_config("training.local_epochs=4", "training.epochs=3", "model.dropout_rate=0")
     trainer = make_trainer(config, tmp_path)
     task, optimizer = trainer.task, trainer.learner.optimizer
@@ -90,7 +90,7 @@ def test_each_phase_trains_what_it_uses(tmp_path: Path, monkeypatch) -> None:
     }
     watched |= {"local_head": model.local_head.kernel, "global_head": model.global_head.kernel}
     values = [{name: variable.numpy() for name, variable in watched.items()}]
-    scores = iter([0.1, 0.2, 0.3])  # the last local epoch is the best: the global phase starts from it
+    scores = iter([0.1, 0.2, 0.3])  # the last local epoch is the best, so the global phase starts from it
 
     def evaluate() -> dict:
         values.append({name: variable.numpy() for name, variable in watched.items()})
@@ -187,7 +187,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, monkeypatch) ->
 
 
 class Interruption(Exception):
-    """Stands for whatever ends a process between two epochs."""
+    """Simulates the end of a process between two epochs."""
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_resumed_run_has_the_numbers_of_an_unbroken_one(
     save = broken._latest.save
 
     def interrupt(number: int) -> None:
-        if number == stop + 1:  # after the metrics, before the checkpoint: this epoch must be computed again
+        if number == stop + 1:  # after the metrics, before the checkpoint: this epoch must be trained again
             raise Interruption
         save(number)
 

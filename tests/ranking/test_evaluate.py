@@ -1,4 +1,4 @@
-"""Evaluation of whole graphs on the candidates of the official index files, and what cannot be evaluated."""
+"""Evaluation of graphs on the candidates of the official index files, noise, and data that cannot be evaluated."""
 
 import csv
 import io
@@ -19,7 +19,7 @@ from tpugraphs_polynormer.ranking.scorer import choose_candidates, evaluate_spli
 
 
 class TruthScorer:
-    """Scores are the negated runtimes over normalizers, times a sign."""
+    """A scorer whose scores are the negated costs, times a sign."""
 
     def __init__(self, sign: float = 1.0) -> None:
         self._sign = -sign
@@ -32,7 +32,7 @@ class TruthScorer:
 
 
 def test_official_files_on_official_archives(real_data, tmp_path):
-    """The index files name seven graphs; those that the dataset does not hold are no error."""
+    """The index files name seven graphs; graphs that the dataset lacks are not an error."""
     name = "layout:xla:default"
     source = real_data / "tpugraphs/official"
     if not source.is_dir():
@@ -51,7 +51,7 @@ def test_official_files_on_official_archives(real_data, tmp_path):
 
 
 class RepeatScorer:
-    """Scores are the negated runtimes of the second half, for both halves."""
+    """A scorer that gives both halves of the candidates the negated runtimes of the second half."""
 
     def score_graph(self, split, number, candidates):
         half = len(candidates) // 2
@@ -59,7 +59,7 @@ class RepeatScorer:
 
 
 def test_each_graph_is_judged_by_its_own_noise(tmp_path):
-    """Candidates 1, 2 .. 12 ms, all measured twice; the second time `percent` longer, or for odd ones shorter."""
+    """Candidates of 1, 2 .. 12 ms, measured twice; the second time is `percent` longer, or shorter for odd ones."""
     graphs = {}
     for graph, percent in (("quiet", 0.01), ("noisy", 30.0)):
         arrays = layout_arrays(num_candidates=12)
@@ -88,7 +88,7 @@ def test_each_graph_is_judged_by_its_own_noise(tmp_path):
 
 def test_indices_choose_the_candidates_in_their_order(tmp_path):
     split = collection(LAYOUT).split("valid")
-    write_indices(tmp_path, {"valid0": [7, 2, 11, 2], "elsewhere": [1]})  # one twice, as official files have it
+    write_indices(tmp_path, {"valid0": [7, 2, 11, 2], "elsewhere": [1]})  # one index twice, as in official files
     chosen = choose_candidates(split, most=5, indices=read_indices(tmp_path, LAYOUT))
     assert chosen[0].tolist() == [7, 2, 11, 2]
     assert len(chosen[1]) == 5, "a graph without indices: at most so many"

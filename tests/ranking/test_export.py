@@ -1,4 +1,4 @@
-"""The exported model: loaded without this package it gives the run's own scores."""
+"""The exported model, loaded without this package, has the scores of the run."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from tpugraphs_polynormer.ranking.export import export_ranker, serialize_request
 from tpugraphs_polynormer.ranking.runs import load_ranker
 from tpugraphs_polynormer.training.run_directory import RunError
 
-# Runs where only TensorFlow may be imported: reads requests, writes what the signature answers.
+# A program that may import only TensorFlow: it reads requests and writes the outputs of the signature.
 CLIENT = """
 import sys
 import numpy as np
@@ -29,7 +29,7 @@ assert not any(name.startswith(("tpugraphs", "tensorflow_gnn")) for name in sys.
 
 @pytest.fixture(scope="module")
 def trained() -> Trained:
-    """Runs that no test may change."""
+    """Trained runs that tests share and must not change."""
     return make_trained()
 
 

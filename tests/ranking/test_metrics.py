@@ -1,4 +1,4 @@
-"""Metrics against brute force, scipy, hand-computed numbers and real kernels."""
+"""Metrics, compared with brute force, scipy, numbers computed by hand and real kernels."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_tau_and_opa_of_a_hundred_thousand_candidates():
     runtimes = rng.integers(10**9, 10**9 + 50_000, 100_040)
     scores = (runtimes - 10**9 + rng.normal(0, 30_000, 100_040)).astype(np.float32)
     assert kendall_tau(runtimes, -scores) == scipy.stats.kendalltau(runtimes, scores)[0]
-    # Ties differ between the two, so this checks the counts apart from each other.
+    # The two sides have different ties, so that each count is checked on its own.
     without_ties = rng.permutation(100_040)
     opa = pair_accuracy(without_ties, -(scores + np.linspace(0, 1e-3, 100_040)))
     tau = scipy.stats.kendalltau(without_ties, scores + np.linspace(0, 1e-3, 100_040))[0]
@@ -59,7 +59,7 @@ def test_tau_and_opa_of_a_hundred_thousand_candidates():
 
 
 def test_opa_equals_tensorflow_ranking():
-    """It gives 0.75 for these relevances and scores: two lists, weighted by their pairs (3 and 1)."""
+    """tensorflow-ranking gives 0.75 for these relevances and scores: two lists, weighted by their pairs (3 and 1)."""
     first = pair_accuracy(np.array([-3, -1, -2]), np.array([0.3, 0.1, 0.5]))
     second = pair_accuracy(np.array([-1, -2]), np.array([0.1, 0.5]))
     assert (3 * first + 1 * second) / 4 == pytest.approx(0.75)
@@ -83,7 +83,7 @@ def test_tied_scores_are_wrong_in_opa_and_absent_in_tau():
 def test_equal_scores_get_what_a_random_order_gets_whatever_the_order_of_rows(order):
     metrics = graph_metrics("layout", np.array(order), np.full(3, 0.7))
     assert (metrics.opa, metrics.tau, metrics.tau_beyond_noise, metrics.contest_score) == (0.5, 0.0, 0.0, 0.0)
-    # The first of three candidates is each of them in a third of the orders: (0 + 1 + 3) / 3 slower on average.
+    # Each of three candidates is the first in a third of the orders: the mean slowdown is (0 + 1 + 3) / 3.
     assert metrics.slowdown_1 == pytest.approx(4 / 3)
     assert metrics.slowdown_5 == pytest.approx(0, abs=1e-12)
 
@@ -91,7 +91,7 @@ def test_equal_scores_get_what_a_random_order_gets_whatever_the_order_of_rows(or
 def test_equal_scores_of_tiles_get_the_mean_over_all_orders():
     runtimes = np.array([70, 60, 20, 30, 50, 40])
     metrics = graph_metrics("tile", runtimes, np.zeros(6), np.full(6, 10))
-    # Five of the six hold the fastest tile (2) in 5 of 6 draws, else the best is 3: 0.5 slower.
+    # Five of six candidates include the fastest (2) in 5 of 6 draws; otherwise the best is 3, a slowdown of 0.5.
     assert metrics.slowdown_5 == pytest.approx(0.5 / 6)
     assert metrics.contest_score == pytest.approx(1 - 0.5 / 6)
     assert (metrics.opa, metrics.tau, metrics.tau_beyond_noise) == (0.5, 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""A user's own program, ranked by a trained run: order, novelty, readable output, errors."""
+"""Ranking of a user's own program with a trained run: order, novelty, printed text, errors."""
 
 import dataclasses
 import subprocess
@@ -29,7 +29,7 @@ from tpugraphs_polynormer.training.run_directory import RunError
 
 
 def matrix_product() -> Module:
-    """Two parameters, a dot and a reshape of it."""
+    """A module of two parameters, their dot and its reshape."""
     instructions = (
         Instruction(id=1, opcode="parameter", name="a", shape=Shape(11, (64, 32), (), (1, 0))),
         Instruction(id=2, opcode="parameter", name="b", shape=Shape(11, (32, 256), (), (1, 0)), parameter_number=1),
@@ -47,7 +47,7 @@ def run_dir():
 
 
 def check_ranking(ranking: ProgramRanking, num_candidates: int) -> None:
-    """Each candidate once, by falling score; the scores are numbers, and tell candidates apart where layouts differ."""
+    """Asserts that every candidate occurs once, by descending score, and that scores are finite and not all equal."""
     assert np.array_equal(np.sort(ranking.order), np.arange(num_candidates))
     assert ranking.scores.shape == (num_candidates,) and np.isfinite(ranking.scores).all()
     assert (np.diff(ranking.scores[ranking.order]) <= 0).all()
@@ -68,7 +68,7 @@ def test_candidates_are_ordered_by_score_and_the_default_is_placed(run_dir):
 
 
 def test_equal_candidates_get_equal_scores_and_others_do_not(run_dir, monkeypatch):
-    """Random draws seldom repeat a candidate, so each is drawn three times, far enough apart for several blocks."""
+    """Random draws rarely repeat a candidate, so each is repeated three times, in different blocks."""
 
     def draw_thrice(choices, num_candidates: int, **settings) -> np.ndarray:
         return np.tile(draw_candidates(choices, num_candidates // 3, **settings), (3, 1, 1))
@@ -156,7 +156,7 @@ def test_a_tf_function_goes_to_a_ranking(run_dir):
 
 @pytest.fixture(scope="module")
 def simulated_run():
-    """A short run on the simulated TPU's smallest collection."""
+    """A short run on the smallest simulated collection."""
     folder = scratch_folder()
     simulate(folder / "sim", "tiny", 0)
     preprocess_here(folder / "sim", folder / "data", LAYOUT)

@@ -1,4 +1,4 @@
-"""Restoring runs, ensembles, prediction files and their resumption."""
+"""Restored runs, ensembles, prediction files, and resuming."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
 
 @pytest.fixture(scope="module")
 def trained() -> Trained:
-    """Runs that no test may change."""
+    """Trained runs that tests share and must not change."""
     return make_trained()
 
 
@@ -40,7 +40,7 @@ def test_restored_ranker_has_the_logged_validation_metrics(trained: Trained) -> 
 
 
 def test_a_run_that_ended_in_the_warm_up_is_restored_in_its_phase(tmp_path) -> None:
-    """The phase is that of the best checkpoint's epoch, whatever the model's own default."""
+    """The phase is that of the best checkpoint's epoch, not the default of the model."""
     config = small_config(LAYOUT, "training.local_epochs=1", "training.epochs=1", "training.steps_per_epoch=1")
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     train_ranking(config, ranking_datasets(), tmp_path, strategy=strategy)
@@ -92,7 +92,7 @@ def test_averages_by_hand() -> None:
     scores = [np.array([1.0, 2.0, 3.0]), np.array([100.0, 0.0, 100.0])]
     assert average_scores(scores[:1], "rank").tolist() == [1.0, 2.0, 3.0]
     assert average_scores(scores, "rank").tolist() == [(1 + 2.5) / 2, (2 + 1) / 2, (3 + 2.5) / 2]
-    first, second = np.sqrt(1.5), 1 / np.sqrt(2)  # standardised: (-first, 0, first) and (second, -2 second, second)
+    first, second = np.sqrt(1.5), 1 / np.sqrt(2)  # standardized: (-first, 0, first) and (second, -2 second, second)
     expected = [(second - first) / 2, -second, (second + first) / 2]
     assert average_scores(scores, "score") == pytest.approx(expected)
     assert average_scores([np.ones(3), np.array([3.0, 1.0, 2.0])], "score").argmax() == 0

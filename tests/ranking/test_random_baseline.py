@@ -1,4 +1,4 @@
-"""Expectations of a random ranking against the mean over all orders."""
+"""Expectations of a random ranking, compared with the mean over all orders."""
 
 from itertools import permutations
 

@@ -1,4 +1,4 @@
-"""Whole graphs scored block by block: the blocks do not show."""
+"""Scores of graphs in blocks: they do not depend on the size of blocks."""
 
 import numpy as np
 import pytest

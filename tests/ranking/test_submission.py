@@ -1,4 +1,4 @@
-"""Submissions: expected rows, writing, every kind of violation, random damage, scores."""
+"""Submissions: expected rows, writing, every kind of violation, random damage and scores."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_a_file_of_another_data_set_is_one_violation(csv):
     )
     assert "'tile:xla:default:conv.1'" in violation.found and "such as tile:xla:conv.1" in violation.expected
     kinds = [violation.kind for violation in _check(csv, "\r\n".join(["", *others]).encode())]
-    assert kinds == ["no_match", "line_end", "header"]  # what is wrong with the file itself is still said
+    assert kinds == ["no_match", "line_end", "header"]  # violations of the whole file are still reported
 
 
 @st.composite
@@ -201,11 +201,11 @@ def test_what_is_written_passes_and_reads_back(csv, data):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200)
 @given(st.data())
 def test_random_damage_is_found(csv, data):
-    """Cutting out bytes leaves a file that is either refused or, rarely, a right one with other candidates."""
+    """A file without some of its bytes is refused or, rarely, valid with other candidates."""
     write_submission(csv, RANKINGS, EXPECTED)
     whole = csv.read_bytes()
     start = data.draw(st.integers(0, len(whole) - 2))
-    stop = data.draw(st.integers(start + 1, len(whole) - 1))  # the last newline alone may go
+    stop = data.draw(st.integers(start + 1, len(whole) - 1))  # only the last newline is optional
     junk = data.draw(st.binary(max_size=3))
     csv.write_bytes(whole[:start] + junk + whole[stop:])
     if csv.read_bytes() == whole or check_submission(csv, EXPECTED):
@@ -318,8 +318,8 @@ def test_scores_by_hand(tmp_path, csv):
     _write_truth(tmp_path / "truth")
     write_submission(csv, RANKINGS, EXPECTED)
     scores = score_submission(csv, tmp_path / "truth", EXPECTED)
-    # conv.1: the first five hold ratio 1, the best is 0.5: 2 - 1 / 0.5 = 0; small: 1.
-    # net is in the right order; bert has one of its three pairs wrong.
+    # conv.1: the best of the first five has ratio 1, the best of all 0.5: 2 - 1 / 0.5 = 0. small: 1.
+    # net has the right order; bert has one of three pairs wrong.
     assert scores == pytest.approx(
         {"tile:xla": 0.5, "layout:xla:default": 1.0, "layout:nlp:random": 1 / 3, "mean": (0.5 + 1 + 1 / 3) / 3}
     )

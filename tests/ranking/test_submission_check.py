@@ -1,4 +1,4 @@
-"""Checks without the data: valid files, every kind of violation, other people's files, and random bytes."""
+"""The check without the data set: valid files, every kind of violation, other csv files, and random bytes."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ TILE_ID, LAYOUT_ID = (LINES[position].split(",")[0] for position in (TILE, LAYOU
 
 
 def join(indices: Iterable[int]) -> str:
-    """A list of candidates as a row has it."""
+    """The text of a list of candidates in a row."""
     return ";".join(map(str, indices))
 
 
 def check(path: Path, lines: list[str] | bytes) -> list[Violation]:
-    """What is wrong with a file of these lines."""
+    """The violations of a file with these lines."""
     path.write_bytes(lines if isinstance(lines, bytes) else ("\n".join(lines) + "\n").encode())
     return check_submission(path)
 
@@ -220,7 +220,7 @@ def test_bytes_that_are_no_plain_text(csv: Path, data: bytes, kind: str, line: i
 
 
 def test_a_spreadsheet_with_everything_at_once(csv: Path) -> None:
-    """Byte order mark, CRLF, quotes and spaces: each is named, and the rows are still read."""
+    """Byte order mark, CRLF, quotes and spaces are each reported, and the rows are still read."""
     lines = ['"ID","TopConfigs"', *('"{}", "{}"'.format(*line.split(",")) for line in LINES[1:3]), *LINES[3:]]
     violations = check(csv, b"\xef\xbb\xbf" + "\r\n".join(lines).encode())
     assert [violation.kind for violation in violations] == ["bom", "line_end", "not_integer", "not_integer"]
@@ -280,7 +280,7 @@ def test_memory_is_bounded(csv: Path, data: bytes) -> None:
 
 
 def test_a_file_of_millions_of_lines_is_answered_at_once(csv: Path) -> None:
-    """The check ends where no valid file can have a line; what it did not read is not called missing."""
+    """The check ends at a line that no valid file has; rows after it are not reported as missing."""
     lines = [LINES[0], *(f"tile:xla:{number},0;1;2;3;4" for number in range(894 * 2 + 999))]
     kinds = [violation.kind for violation in check(csv, lines)]
     assert kinds == ["rows"] * 5  # this many lines are read to the end
@@ -320,7 +320,7 @@ PIECES = st.sampled_from(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
 @given(st.one_of(st.binary(max_size=300), st.lists(PIECES, max_size=60).map(lambda pieces: "".join(pieces).encode())))
 def test_no_bytes_raise(csv: Path, data: bytes) -> None:
-    """A small file is never valid: it gets violations, each one line of text."""
+    """A small file is never valid: it has violations, each of one line of text."""
     violations = check(csv, data)
     assert violations
     assert all("\n" not in str(violation) for violation in violations)
@@ -329,7 +329,7 @@ def test_no_bytes_raise(csv: Path, data: bytes) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=100)
 @given(st.data())
 def test_random_damage_is_found_or_harmless(csv: Path, data: st.DataObject) -> None:
-    """With bytes replaced, a valid file is refused, or the rules written down a second time accept it too."""
+    """A valid file with replaced bytes is refused, or a second implementation of the rules accepts it too."""
     whole = ("\n".join(LINES) + "\n").encode()
     start = data.draw(st.integers(0, len(whole) - 2))
     stop = data.draw(st.integers(start + 1, min(start + 400, len(whole) - 1)))

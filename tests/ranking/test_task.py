@@ -1,4 +1,4 @@
-"""The optimizer that a config describes: schedules by hand, decay, clipping."""
+"""The optimizer of a config: schedules computed by hand, decay, clipping."""
 
 import math
 
@@ -18,7 +18,7 @@ def build(*overrides: str) -> tf.keras.optimizers.Optimizer:
 
 
 def rates(*overrides: str) -> list[float]:
-    """The learning rate of every step of the run, and of the one after it: under a gradient of 1 Adam moves by it."""
+    """The learning rate of every step of the run and of the next one; with a gradient of 1, Adam moves by it."""
     optimizer = build("training.optimizer=adam", "training.weight_decay=0", "training.clip_norm=0", *overrides)
     variable, places = tf.Variable(0.0, dtype=tf.float64), [0.0]
     for _ in range(STEPS + 1):

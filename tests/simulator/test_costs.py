@@ -1,4 +1,4 @@
-"""The cost models against numbers worked out by hand, and against real runtimes."""
+"""The cost models, compared with numbers computed by hand and with real runtimes."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def setting(output=(), operand=(), kernel=()):
 
 
 def dot_program(follow=()):
-    """x [32, 64] times w [64, 256], then elementwise opcodes one after another, returned in a tuple."""
+    """A program: x [32, 64] times w [64, 256], then a chain of elementwise opcodes, returned in a tuple."""
     module = ModuleBuilder("dot")
     main = module.computation("main")
     value = main.dot(main.parameter((32, 64), F32), main.parameter((64, 256), F32), (32, 256))
@@ -35,7 +35,7 @@ def dot_program(follow=()):
 
 
 def price(arrays, rows):
-    """Seconds of a program with one config node, node 2, for each of its settings."""
+    """The seconds of a program with one config node, node 2, for each of its config values."""
     candidates = np.array(rows, dtype=np.int8)[:, None]
     return layout_seconds(arrays.node_feat, arrays.node_opcode, arrays.edge_index, np.array([2]), candidates)
 
@@ -47,7 +47,7 @@ def test_dot_costs_what_paper_and_pencil_say():
 
 
 def test_one_disagreeing_edge_costs_exactly_one_copy():
-    """With the first dim minor, 32 fills 128 lanes; the tuple wants the last dim minor: one copy before it."""
+    """With the first dim minor, 32 is padded to 128 lanes; the tuple needs the last dim minor, so there is one copy."""
     agreeing, disagreeing = price(dot_program(), [setting(LAST_MINOR), setting(FIRST_MINOR)])
     wide, narrow = 4 * 128 * 256, 4 * 32 * 256
     operands = 4 * (32 * 128 + 64 * 256)
@@ -58,7 +58,7 @@ def test_one_disagreeing_edge_costs_exactly_one_copy():
 
 
 def test_layout_passes_through_elementwise_nodes_to_the_boundary():
-    """However long the chain, the copy comes once, at its end; fused nodes cost nothing."""
+    """There is one copy, at the end of the chain, for every length; fused nodes cost nothing."""
     one, three = (price(dot_program(chain), [setting(FIRST_MINOR)])[0] for chain in (["tanh"], ["tanh"] * 3))
     assert one == pytest.approx(three, rel=1e-12)
     direct = price(dot_program(), [setting(FIRST_MINOR)])[0]
@@ -67,7 +67,7 @@ def test_layout_passes_through_elementwise_nodes_to_the_boundary():
 
 
 def test_operand_layouts_are_hidden_behind_the_transfer():
-    """An operand turned on its way into the systolic array costs nothing here, as in the real alexnet archive."""
+    """The transposition of an operand for the systolic array costs nothing here, as in the real alexnet archive."""
     rows = [setting(LAST_MINOR, a, b) for a in (LAST_MINOR, FIRST_MINOR) for b in (LAST_MINOR, FIRST_MINOR)]
     assert len(set(price(dot_program(), rows).tolist())) == 1
 
@@ -123,7 +123,7 @@ def negation(dims):
 
 
 def test_tile_costs_what_paper_and_pencil_say():
-    """[64, 256] is 8 x 2 native tiles; bounds (4, 2) take two steps of whole rows."""
+    """[64, 256] has 8 x 2 native tiles; with bounds (4, 2) there are two steps of full rows."""
     costs = negation((64, 256))
     features = bounds_features(np.zeros((1, 0), int), np.array([[4, 2]]))
     assert features[0, 8:16].tolist() == [4, 2, 0, 0, 0, 0, 6, 8]
@@ -136,7 +136,7 @@ def test_tile_costs_what_paper_and_pencil_say():
 
 
 def test_tiles_beyond_the_memory_pay_for_the_spill():
-    """16384 x 1024 floats are 64 MiB in and out: halves do not fit twice into 16 MiB, a 32nd does."""
+    """16384 x 1024 floats are 64 MiB of input and output: two halves do not fit into 16 MiB, two 32nds do."""
     costs = negation((16384, 1024))
     whole, fitting = costs.seconds(bounds_features(np.zeros((2, 0), int), np.array([[2048, 8], [64, 8]])))
     held = costs.tile_bytes(bounds_features(np.zeros((1, 0), int), np.array([[2048, 8]])))[0]

@@ -1,4 +1,4 @@
-"""Every family of programs is a valid module, and kernels cut from them are too."""
+"""Programs of every family, and kernels cut from them, are valid modules."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def instructions(module):
 
 
 def check_graph(arrays):
-    """What every official archive satisfies."""
+    """Asserts the properties that every official archive has."""
     consumer, producer = arrays.edge_index.T
     assert (consumer > producer).all(), "topological order"
     assert producer.min() >= 0 and consumer.max() < len(arrays.node_opcode)
@@ -82,7 +82,7 @@ def check_convolution(instruction, value, kernel):
 
 
 def test_a_training_step_holds_weight_gradient_convolutions():
-    """Their result is a kernel: its batch dim is 2, as in the real alexnet."""
+    """The result of such a convolution is a kernel, with batch dim 2 as in the real alexnet."""
     for seed in range(20):
         module = draw_program("residual_cnn", SIZE, np.random.default_rng(seed))
         arrays = featurize_module(module)
@@ -109,7 +109,7 @@ def test_kernels_are_valid_graphs_with_distinct_tiles(family, seed):
     check_graph(arrays)
     assert len(arrays.node_opcode) <= 90
     assert arrays.node_opcode[-1] == OPCODE_IDS["fusion"] and arrays.node_feat[-1, 0] == 1
-    assert OPCODE_IDS["dot"] not in arrays.node_opcode  # the compiler turns them into convolutions
+    assert OPCODE_IDS["dot"] not in arrays.node_opcode  # the compiler replaces them by convolutions
     costs = TileCosts(arrays.node_feat, arrays.node_opcode, arrays.edge_index)
     tiles = draw_tiles(costs, rng, 50)
     assert len(np.unique(tiles, axis=0)) == len(tiles) <= 50

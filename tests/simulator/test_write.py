@@ -1,4 +1,4 @@
-"""The simulated collections: the official tree, hidden test runtimes, the same bytes again, runtimes worth learning."""
+"""Simulated collections: the official tree, hidden test runtimes, deterministic bytes, runtimes that can be learned."""
 
 import json
 import tracemalloc
@@ -73,7 +73,7 @@ def test_the_same_seed_gives_the_same_bytes(tree, tmp_path):
 
 
 def test_a_killed_run_continues_to_the_same_bytes_with_several_processes(tree, tmp_path):
-    """The journal keeps what is finished; the line that a kill cut off is dropped, and its graph made again."""
+    """The journal lists finished graphs; a line that a kill cut off is dropped, and its graph is written again."""
     name = "layout:xla:default"
     simulate(tmp_path, "tiny", 7, collections=[name])
     journal = tmp_path / JOURNAL_NAME
@@ -163,7 +163,7 @@ def test_repeated_candidates_differ_by_the_noise_alone(tree):
 
 
 def test_choices_explain_runtimes(tmp_path):
-    """A ridge regression on which choice each node takes ranks unseen candidates well."""
+    """A ridge regression on one-hot codes of each node's choice ranks unseen candidates well."""
     taus = []
     for number in range(8):
         folder = Path("layout/xla/random/train")
@@ -212,7 +212,7 @@ def test_default_search_ties_groups_and_starts_with_the_default():
 
 @pytest.mark.slow
 def test_a_large_graph_is_written_in_bounded_memory(tmp_path):
-    """Thousands of nodes and 20,040 candidates, 600 MB of float32, with a fraction of that in memory."""
+    """A graph of thousands of nodes and 20,040 candidates, 600 MB of float32, needs a fraction of that memory."""
     folder = Path("layout/nlp/random/train")
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""Run directories after kills between any two writes, moves, and changed configs."""
+"""Run directories after kills between two writes, after moves, and with other configs."""
 
 import gc
 import json

@@ -1,4 +1,4 @@
-"""Strategies by name: what is refused and how, and which worker writes."""
+"""Strategies by name: errors, and the worker that writes."""
 
 import json
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Losses against brute force, tensorflow-ranking's numbers, finite differences, padding, order, ties and XLA."""
+"""Losses: brute force, numbers of tensorflow-ranking, finite differences, padding, order, ties and XLA."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.training.losses import LOSSES, PAIR_NOISE, build_loss
 
-# Where the ranks of `lambda_rank` change its value jumps, so scores in these tests are well apart.
+# `lambda_rank` is discontinuous where ranks change, so the scores in these tests are well apart.
 RUNTIMES = np.array([[5_000_000_007, 3_000, 3_000, 9_000_000, 2**40 + 1, 2**40], [7, 7, 3, 12, 0, 0]], np.int64)
 SCORES = np.array([[0.3, -0.4, 0.9, 0.1, -1.2, 1.7], [0.5, -0.3, 0.8, 0.2, 3.0, -3.0]], np.float32)
 MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]], bool)
@@ -23,7 +23,7 @@ def _call(name, runtimes, scores, mask):
 
 
 def _brute_force(name: str, runtimes: list[float], scores: list[float]) -> float:
-    """The loss of one unpadded graph by loops over Python numbers."""
+    """The loss of one graph without padding, computed with loops over Python numbers."""
     count = len(runtimes)
     pairs = [(i, j) for i in range(count) for j in range(count) if runtimes[i] > runtimes[j]]
     if not pairs:
@@ -99,13 +99,13 @@ def test_float_ratios_equal_brute_force(name):
 
 
 def test_equals_tensorflow_ranking():
-    """Its labels are relevances (higher is better), ours runtimes; its means are over other counts."""
+    """tensorflow-ranking has relevances (higher is better) as labels, and divides by other counts."""
     runtimes = 10 - np.array([[3, 1, 2], [1, 2, -1]], np.int64)
     scores = np.array([[0.3, 0.1, 0.5], [0.1, 0.5, 0.9]], np.float32)
     mask = np.array([[True, True, True], [True, True, False]])
-    list_mle = _call("list_mle", runtimes, scores, mask) * [3, 2]  # theirs: summed over candidates
+    list_mle = _call("list_mle", runtimes, scores, mask) * [3, 2]  # theirs is a sum over candidates
     assert list_mle.mean() == pytest.approx(1.068966, abs=1e-6)
-    hinge = _call("pairwise_hinge", runtimes, scores, mask) * [3, 1]  # theirs: pairs summed, over all 6 slots
+    hinge = _call("pairwise_hinge", runtimes, scores, mask) * [3, 1]  # theirs is a sum over pairs, divided by 6 entries
     assert hinge.sum() / 6 == pytest.approx(0.533333, abs=1e-6)
 
 
@@ -176,7 +176,7 @@ def test_all_tied_or_one_candidate_gives_zero(name, runtimes):
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_equal_scores_still_learn(name):
-    """A head that starts at zero gives equal scores; every loss must push the faster candidate up."""
+    """A head with weights of zero gives equal scores; every loss must increase the score of the faster candidate."""
     _, gradient = _value_and_gradient(
         name, np.array([[10, 20, 30]]), np.zeros((1, 3), np.float32), np.ones((1, 3), bool)
     )
@@ -195,7 +195,7 @@ def test_one_nanosecond_in_a_second_is_no_tie(name):
 def test_pairs_within_the_noise_are_pulled_together():
     runtimes, mask = np.array([[10**9, 10**9 + 100_000, 2 * 10**9]], np.int64), np.ones((1, 3), bool)
     _, gradient = _value_and_gradient("pairwise_noisy", runtimes, np.array([[1.0, -1.0, -9.0]], np.float32), mask)
-    # 1e-4 apart, a quarter of the noise: q is 0.5987, and the best difference of scores log(q / (1 - q)) = 0.4.
+    # The runtimes differ by 1e-4, a quarter of the noise: q is 0.5987, the best difference log(q / (1 - q)) = 0.4.
     assert gradient[0, 0] > 0 > gradient[0, 1]
     apart = np.float32(math.log(0.598706 / 0.401294) / 2)
     _, gradient = _value_and_gradient("pairwise_noisy", runtimes, np.array([[apart, -apart, -99.0]], np.float32), mask)

@@ -1,4 +1,4 @@
-"""Adam against torch's update written out in numpy, and what a config asks for."""
+"""Adam, compared with torch's update in numpy, and the optimizer of a config."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def torch_adam(start: np.ndarray, gradients: list[np.ndarray], rate: float, deca
 
 
 def test_updates_are_torchs_with_l2_in_the_gradient() -> None:
-    """The second variable joins after three steps, as global layers do, and is corrected as a beginner."""
+    """The second variable has gradients only after three steps, as global layers have, and its own step count."""
     rng = np.random.default_rng(0)
     starts = [rng.normal(size=[3, 2]).astype(np.float32) for _ in range(2)]
     gradients = [[rng.normal(size=[3, 2]).astype(np.float32) for _ in range(20)] for _ in range(2)]
@@ -43,7 +43,7 @@ def test_a_variable_without_gradient_stands_still() -> None:
     optimizer = TorchAdam(0.1, l2=0.5)
     optimizer.build(variables)
     optimizer.apply_gradients([(tf.constant(2.0), variables[0])])
-    # The first step of Adam is the learning rate, whatever the size of the gradient.
+    # The first step of Adam has the size of the learning rate for every gradient.
     np.testing.assert_allclose([v.numpy() for v in variables], [0.9, 1.0], rtol=1e-6)
 
 
@@ -53,7 +53,7 @@ def test_gradients_are_clipped_before_l2_is_added() -> None:
     optimizer.build([variable])
     optimizer.apply_gradients([(tf.constant([-100.0]), variable)])
     optimizer.apply_gradients([(tf.constant([3.0]), variable)])
-    # Clipped to -1 and 1; the L2 of about 1 cancels the first and doubles the second.
+    # Gradients are clipped to -1 and 1; the L2 term of about 1 cancels the first and doubles the second.
     expected = torch_adam(np.array([2.0]), [np.array([-1.0]), np.array([1.0])], 0.1, 0.5)
     np.testing.assert_allclose(variable, expected, rtol=1e-5)
 

@@ -1,4 +1,4 @@
-"""Which epochs belong to which phase."""
+"""The phases of a run and their epochs."""
 
 import pytest
 

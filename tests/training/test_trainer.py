@@ -1,4 +1,4 @@
-"""Training runs learn, survive kill -9 to the same weights, stop when they should, and agree across strategies."""
+"""Training runs: they learn, resume after kill -9 to the same weights, stop early, and agree between strategies."""
 
 import functools
 import json
@@ -28,7 +28,7 @@ from tpugraphs_polynormer.training.checkpoints import Checkpoints
 from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
 
 ROOT = Path(__file__).resolve().parents[2]
-# The cheapest model to trace: these tests are about the loop.
+# The model that is fastest to trace, because these tests are about the training loop.
 CHEAP = ("model.encoder=mlp", "model.num_local_layers=1", "model.num_nconfig_layers=0", "model.hidden_dim=4")
 DROPOUT = ("model.dropout_rate=0.3", "model.input_dropout_rate=0.2")
 WARM_UP = ("model.encoder=polynormer", "training.local_epochs=2", "training.epochs=2", *DROPOUT)
@@ -65,7 +65,7 @@ def finish(process: subprocess.Popen) -> dict:
 
 
 def weights(run_dir, name: str = "latest") -> dict[str, np.ndarray]:
-    """Every variable of a checkpoint, the optimizer's and the dropout's too."""
+    """Every variable of a checkpoint, those of the optimizer and of dropout included."""
     reader = tf.train.load_checkpoint(str(Path(run_dir) / "checkpoints" / name))
     keys = set(reader.get_variable_to_shape_map())
     keys -= {"_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/.ATTRIBUTES/VARIABLE_VALUE"}
@@ -94,19 +94,19 @@ def without_seconds(records: list[dict]) -> list[dict]:
 
 
 def logged(run_dir) -> list[dict]:
-    """The records, but for what the clock said."""
+    """The records of a run, without times."""
     return without_seconds(RunDirectory.open(run_dir).read_metrics())
 
 
 def read_result(run_dir) -> dict:
-    """result.json, but for what the clock said."""
+    """The result.json of a run, without times."""
     result = json.loads((Path(run_dir) / "result.json").read_text())
     return result | {"best": without_seconds([result["best"]])[0]}
 
 
 @functools.cache
 def finished() -> Path:
-    """A short finished run with dropout, and nothing that disturbed it."""
+    """A short finished run with dropout that was not interrupted."""
     folder = scratch_folder()
     train_here(folder, "training.epochs=8", *DROPOUT)
     return folder
@@ -127,7 +127,7 @@ def test_kill_9_at_any_moment_and_rerun_ends_with_the_same_weights(tmp_path, mom
     kills = 0
     for _ in range(2):
         process = start(arguments)
-        epochs = kills * 2 + 1  # once it has done some, at a random moment of what follows
+        epochs = kills * 2 + 1  # the kill is at a random moment after that many epochs
         metrics = tmp_path / "run/metrics.jsonl"
         while process.poll() is None and (not metrics.exists() or len(metrics.read_text().splitlines()) < epochs):
             time.sleep(0.01)
@@ -144,7 +144,7 @@ def test_kill_9_at_any_moment_and_rerun_ends_with_the_same_weights(tmp_path, mom
 
 
 class Killed(BaseException):
-    """Stands for kill -9 between two writes of one process."""
+    """Simulates kill -9 between two writes of a process."""
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ ITERATIONS = "optimizer/_iterations/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 def test_the_warm_up_trains_the_local_layers_and_hands_on_its_best(tmp_path, monkeypatch):
-    """The checkpoint of the warm-up's last epoch holds its best epoch's weights and moments, and no counter of it."""
+    """The checkpoint of the last warm-up epoch has the weights and moments of the best one, but its own counters."""
     records = RunDirectory.open(warmed_up()).read_metrics()
     assert [record["phase"] for record in records] == ["local", "local", "global", "global"]
     result = read_result(warmed_up())
@@ -199,7 +199,7 @@ def test_the_warm_up_trains_the_local_layers_and_hands_on_its_best(tmp_path, mon
         kept[self._folder.name, at] = weights(tmp_path, self._folder.name)
 
     monkeypatch.setattr(Checkpoints, "save", keep)
-    # The first epoch is the best one of the warm-up.
+    # The first epoch is the best of the warm-up.
     scores = iter([0.9, 0.1, 0.2, 0.3])
     monkeypatch.setattr(ranking_task.RankingTask, "select", lambda self, metrics: next(scores))
     train_here(tmp_path, *WARM_UP)
@@ -262,7 +262,7 @@ def test_a_reader_that_fails_in_mid_epoch_names_the_file_without_a_traceback(tmp
 
 
 def _explode_after(steps: int):
-    """An optimizer whose learning rate is past all bounds from the step before `steps` on."""
+    """An optimizer whose learning rate is very large from the step before `steps` on."""
     schedules = tf.keras.optimizers.schedules
     rate = schedules.PiecewiseConstantDecay([steps - 2], [1e-3, 1e30])
     return lambda config, num_steps: tf.keras.optimizers.Adam(rate)
@@ -323,7 +323,7 @@ def test_evaluations_and_checkpoints_can_be_rarer(tmp_path):
 
 @functools.cache
 def one_device(*overrides: str) -> Path:
-    """What the distributed runs are held against: four graphs a step on one device."""
+    """The run on one device with four graphs per step, with which the distributed runs are compared."""
     folder = scratch_folder()
     train_here(folder, "data.graphs_per_batch=4", *overrides)
     return folder
@@ -335,7 +335,8 @@ def one_device(*overrides: str) -> Path:
     ids=["adamw", "adam"],
 )
 def test_two_devices_learn_what_one_learns(tmp_path, overrides):
-    finish(start(command(tmp_path, *overrides, options=("--strategy", "cpu", "--devices", "2"))))  # two graphs on each
+    # Two graphs per device.
+    finish(start(command(tmp_path, *overrides, options=("--strategy", "cpu", "--devices", "2"))))
     np.testing.assert_allclose(losses(tmp_path), losses(one_device(*overrides)), rtol=1e-4)
     assert_close_weights(tmp_path, one_device(*overrides))
 

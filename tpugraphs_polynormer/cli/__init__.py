@@ -1,1 +1,1 @@
-"""`tpugraphs <stage>`."""
+"""The command line, `tpugraphs <stage>`."""

@@ -1,4 +1,4 @@
-"""`tpugraphs <stage>`: one parser; each stage's work is imported only when it runs."""
+"""The command `tpugraphs <stage>`: its parser; the modules of a stage are imported when it runs."""
 
 from __future__ import annotations
 

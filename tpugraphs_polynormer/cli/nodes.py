@@ -1,4 +1,4 @@
-"""Node classification: the stages benchmark and experiment."""
+"""The stages of node classification: benchmark, experiment."""
 
 from __future__ import annotations
 

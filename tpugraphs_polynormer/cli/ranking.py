@@ -1,4 +1,4 @@
-"""What is done with trained runs: evaluate, predict, submit, report, export, rank."""
+"""The stages after training: evaluate, predict, submit, report, export, rank."""
 
 from __future__ import annotations
 

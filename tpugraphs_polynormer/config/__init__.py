@@ -1,1 +1,1 @@
-"""The experiment's config: its fields, and how it is read."""
+"""The experiment's config: its fields, their defaults and limits, and its reader."""

@@ -1,4 +1,7 @@
-"""How configs are read and shown: frozen dataclasses <- YAML <- `--set a.b=c`, every mistake refused by name."""
+"""Reads and prints configs: the defaults of frozen dataclasses, changed by a YAML file and by `--set a.b=c`.
+
+Errors name the field and the file or option in which it is written.
+"""
 
 from __future__ import annotations
 
@@ -17,30 +20,37 @@ from tpugraphs_polynormer.config.parser import ParseError, parse_dataclass
 from tpugraphs_polynormer.errors import UserError
 
 T = TypeVar("T")
-# Where the shipped configs are: inside an installed package, or beside it in a clone.
+# The folder of the shipped configs is in the package if it is installed, and beside the package in a clone.
 _CONFIG_FOLDERS = (Path(__file__).parents[1] / "configs", Path(__file__).parents[2] / "configs")
 
 
 class ConfigError(UserError):
-    """A config that cannot be used: names the file or option, the field, what was found and what is allowed."""
+    """A config cannot be used; the message names the file or option, the field, what was found and what is allowed."""
 
 
 def setting(
     default: Any, text: str, *, choices: Sequence[Any] = (), low: float = -math.inf, high: float = math.inf
 ) -> Any:
-    """A config field: its one default, its one-line description, and what values it may take (low..high inclusive)."""
+    """A dataclass field of a config: its default, a one-line description, and its allowed values.
+
+    Args:
+      default: the value of the field if the YAML has none.
+      text: the description.
+      choices: the allowed values; empty for no restriction.
+      low, high: the allowed range of a number, both included.
+    """
     return dataclasses.field(default=default, metadata={"help": text, "choices": choices, "low": low, "high": high})
 
 
 def section(cls: type[T], text: str) -> T:
-    """A field that is a config dataclass itself."""
+    """A dataclass field of a config that is itself a config dataclass."""
     return dataclasses.field(default_factory=cls, metadata={"help": text})
 
 
 def read_config(cls: type[T], path: Path | str | None, overrides: Sequence[str] = ()) -> T:
     """The defaults of `cls`, changed by the YAML file at `path` (if any), then by `overrides` such as "a.b=c"."""
     content: dict[str, Any] = {}
-    sources: dict[str, str] = {}  # dotted name -> where its value is written
+    sources: dict[str, str] = {}  # dotted name of a field -> the file or option with its value
     if path is not None:
         _merge(content, sources, _read_yaml(Path(path)), str(path))
     for override in overrides:
@@ -58,7 +68,7 @@ def read_config(cls: type[T], path: Path | str | None, overrides: Sequence[str] 
 
 
 def peek_field(name: str, path: Path | str | None, overrides: Sequence[str] = ()) -> Any:
-    """What a YAML file and overrides say of one field at their top, before it is known which class they describe."""
+    """The value of a top-level field in a YAML file and overrides, read before the class of the config is known."""
     value = None if path is None else _read_yaml(Path(path)).get(name)
     for override in overrides:
         field, _, text = override.partition("=")
@@ -67,7 +77,7 @@ def peek_field(name: str, path: Path | str | None, overrides: Sequence[str] = ()
 
 
 def find_config(name: Path | str) -> Path:
-    """The YAML file at a path, or the shipped config of that name below configs/, with or without ".yaml"."""
+    """The path of a YAML file, given as a path or as a name below configs/, with or without ".yaml"."""
     path = Path(name)
     if path.is_file():
         return path
@@ -83,7 +93,7 @@ def find_config(name: Path | str) -> Path:
 
 
 def dump_config(config: Any) -> str:
-    """YAML of every field: `read_config` of it gives an equal object."""
+    """YAML of every field; `read_config` of it returns an equal object."""
     return yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True)
 
 
@@ -102,7 +112,10 @@ def describe_config(config: Any, indent: str = "") -> str:
 
 
 def config_differences(first: Any, second: Any, prefix: str = "") -> list[str]:
-    """The dotted names of the fields in which two configs differ, with both values; sections of one class only."""
+    """The dotted names of the fields in which two configs differ, with both values.
+
+    Sections of different classes are not compared.
+    """
     differences = []
     for field in dataclasses.fields(first):
         left, right = getattr(first, field.name), getattr(second, field.name, None)
@@ -115,7 +128,7 @@ def config_differences(first: Any, second: Any, prefix: str = "") -> list[str]:
 
 
 def list_settings(cls: type, prefix: str = "") -> list[tuple[str, str, Any]]:
-    """(dotted name, description, default) of every field, sections opened."""
+    """(dotted name, description, default) of every field, those of sections included."""
     rows = []
     for field in dataclasses.fields(cls):
         if field.default is dataclasses.MISSING:
@@ -126,7 +139,7 @@ def list_settings(cls: type, prefix: str = "") -> list[tuple[str, str, Any]]:
 
 
 def document_settings(cls: type) -> str:
-    """A Markdown page of every field: name, default, meaning."""
+    """A Markdown table of every field: name, default, meaning."""
     rows = [
         f"| `{name}` | `{_plain(default)}` | {text.replace('|', 'or')} |" for name, text, default in list_settings(cls)
     ]
@@ -149,7 +162,7 @@ def _plain(value: Any) -> Any:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Safe YAML that refuses a key written twice, which plain YAML silently lets the last one win."""
+    """A safe YAML loader that refuses a repeated key; PyYAML would use the last value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -159,7 +172,7 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-# YAML 1.1 takes `1e-3` and `1.0e3` for text, because the dot or the sign is not there.
+# YAML 1.1 reads `1e-3` (no dot) and `1.0e3` (no sign) as strings; read them as numbers.
 _StrictLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
@@ -169,7 +182,7 @@ _StrictLoader.add_implicit_resolver(
 
 def _load_yaml(text: str, where: str) -> Any:
     try:
-        # _StrictLoader is a SafeLoader: it builds plain values only.
+        # _StrictLoader is a SafeLoader: it creates plain values only.
         return yaml.load(text, _StrictLoader)
     except (yaml.YAMLError, ValueError, RecursionError, TypeError) as fault:
         raise ConfigError(f"{where}: not valid YAML: {' '.join(str(fault).split())}") from None
@@ -202,7 +215,7 @@ def _parse_override(override: str) -> dict[str, Any]:
 def _merge(
     content: dict[str, Any], sources: dict[str, str], changes: Mapping[str, Any], where: str, prefix: str = ""
 ) -> None:
-    """Puts the changes into `content`, and where they are written into `sources`; mappings are merged."""
+    """Merges nested `changes` into `content`, and records `where` as the source of each changed field."""
     for key, value in changes.items():
         if isinstance(value, Mapping):
             content[key] = content[key] if isinstance(content.get(key), dict) else {}

@@ -1,7 +1,7 @@
-"""Plain values of YAML or JSON become dataclasses: each unknown, missing or ill-typed field is refused by its name.
+"""Creates dataclasses from the plain values of YAML or JSON; an unknown, missing or ill-typed field is an error.
 
-Configs and manifests are both read this way. A field may be a scalar, a tuple, a dict, a dataclass, `Any`, or one of
-these or None; its metadata may have `choices`, `low` and `high` (`loader.setting` makes such a field).
+Configs and manifests use it. The type of a field may be a scalar, a tuple, a dict, a dataclass, `Any`, or a union of
+one of these and None. Its metadata may have `choices`, `low` and `high` (see `loader.setting`).
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ T = TypeVar("T")
 
 
 class ParseError(UserError):
-    """A value that the dataclass does not allow."""
+    """The dataclass does not allow a value."""
 
 
 def parse_dataclass(cls: type[T], content: Any, locate: Callable[[str], str]) -> T:
     """An object of `cls`, made from nested mappings and lists.
 
-    A field that is not in `content` takes its default, and is refused as missing if it has none. Raises a ParseError
-    that names where the value is written, the field, what was found and what was expected.
+    A field that is not in `content` has its default; without a default it is an error. A ParseError names the source
+    of the value, the field, what was found and what was expected.
 
     Args:
       cls, content: the dataclass and its values.
-      locate: dotted name of a field ("" for the whole) -> where its value, or the values below it, are written.
+      locate: function from the dotted name of a field ("" for the whole) to the source of its value, for messages.
     """
     return _parse(cls, content, "", {}, locate)
 
@@ -79,7 +79,7 @@ def _parse_fields(cls: type, content: Mapping[str, Any], name: str, locate: Call
 
 @functools.cache
 def _fields(cls: type) -> dict[str, tuple[Any, Mapping[str, Any], bool]]:
-    """By name: the type of a field, what limits its value, and whether it has a default."""
+    """Field name -> type, limits of the value, and whether the field has a default."""
     hints, none, fields = typing.get_type_hints(cls), dataclasses.MISSING, {}
     for field in dataclasses.fields(cls):
         limits = {name: field.metadata[name] for name in ("choices", "low", "high") if name in field.metadata}
@@ -90,9 +90,9 @@ def _fields(cls: type) -> dict[str, tuple[Any, Mapping[str, Any], bool]]:
 def _parse_scalar(
     kind: type, value: Any, choices: tuple = (), low: float = -math.inf, high: float = math.inf
 ) -> tuple[Any, str | None]:
-    """The value as a `kind` and None, or the value and what is expected instead.
+    """(value as a `kind`, None), or (value, description of what is expected) if it is not allowed.
 
-    A whole float is an int and an int is a float, as YAML and JSON write them; a bool is neither.
+    A float without fraction is accepted as an int, and an int as a float; a bool is neither.
     """
     if kind in (int, float) and type(value) in (int, float) and abs(value) <= sys.float_info.max:
         value = kind(value) if kind is float or value == int(value) else value

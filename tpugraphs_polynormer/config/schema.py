@@ -1,4 +1,4 @@
-"""The experiment's config: a class per task; every setting, its one default and its one-line description."""
+"""The fields of the experiment's config, with their defaults and descriptions; one class per task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WITH_HEADS = ("polynormer", "polynormer-local", "gat")
 
 
 def _refuse_unread(config: Any, condition: str, holds: bool, *names: str) -> None:
-    """Raises ConfigError for a field that is read only under a condition which does not hold, unless at its default."""
+    """Raises ConfigError for a field without its default that is read only under a condition, if that does not hold."""
     defaults = {field.name: field.default for field in fields(config)}
     for name in names:
         if not holds and getattr(config, name) != defaults[name]:
@@ -26,7 +26,7 @@ def _refuse_unread(config: Any, condition: str, holds: bool, *names: str) -> Non
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """The graph encoder. A field that the chosen encoder lacks must keep its default (see models/encoder_registry)."""
+    """The graph encoder. A field that the encoder does not use must have its default (see models/encoder_registry)."""
 
     encoder: str = setting("polynormer", "graph encoder", choices=_ENCODERS)
     hidden_dim: int = setting(64, "width of the node states, all heads together", low=1)
@@ -36,17 +36,21 @@ class EncoderConfig:
     dropout_rate: float = setting(0.0, "dropout in the local layers", low=0, high=0.95)
     global_dropout_rate: float = setting(0.0, "dropout in the global layers", low=0, high=0.95)
     input_dropout_rate: float = setting(0.0, "dropout on the input features", low=0, high=0.95)
-    beta: float = setting(-1.0, "gate: -1 learns it through a sigmoid, else its (first) value", low=-1, high=1)
-    learn_beta: bool = setting(True, "false keeps beta constant, as the authors' large-graph model does")
+    beta: float = setting(-1.0, "gate: -1 learns it through a sigmoid, else its (initial) value", low=-1, high=1)
+    learn_beta: bool = setting(True, "false keeps beta constant, as in the authors' model for large graphs")
     conv: str = setting("gat", "aggregation of the local layers", choices=("gat", "gcn"))
     attention: str = setting(
-        "local_to_global", "how local and global attention meet", choices=("local_to_global", "local_and_global")
+        "local_to_global",
+        "global attention after the local layers, or both in every layer",
+        choices=("local_to_global", "local_and_global"),
     )
     pre_norm: bool = setting(False, "LayerNorm before each local layer")
     post_norm: bool = setting(False, "BatchNorm after each local aggregation")
     relu: bool = setting(True, "ReLU after each layer (Polynormer-r); without it a pure polynomial")
     share_query_key: bool = setting(True, "global attention uses one projection for queries and keys")
-    formulation: str = setting("auto", "edge kernel", choices=("auto", "fused", "segments", "unsorted"))
+    formulation: str = setting(
+        "auto", "numeric routine of sums over edges", choices=("auto", "fused", "segments", "unsorted")
+    )
     recompute: bool = setting(False, "recompute cheap activations in the backward pass: less memory, more time")
 
     def __post_init__(self) -> None:
@@ -61,34 +65,37 @@ class EncoderConfig:
 
 @dataclass(frozen=True)
 class RankingModelConfig(EncoderConfig):
-    """The encoder, and how candidates meet it."""
+    """The encoder, and how candidates are joined with the graph."""
 
     encoder: str = setting("polynormer", "graph encoder", choices=(*_ENCODERS, "mlp"))
     fusion: str = setting(
         "late",
-        "where candidates meet the graph: before the encoder (early), or its states after it (late)",
+        "candidates are joined with the nodes before the encoder (early), or with their states after it (late)",
         choices=("early", "late"),
     )
     readout: str = setting(
         "weighted",
-        "how states become one score: sum, mean, sum weighted by a learned softmax, sum of config nodes, or as the "
-        "official baselines do (early fusion)",
+        "how node states become one score: sum, mean, sum weighted by a learned softmax, sum over config nodes, or as "
+        "in the official baselines (early fusion)",
         choices=("sum", "mean", "weighted", "config_nodes", "official"),
     )
     segment_nodes: int = setting(
-        0, "train on a drawn segment of so many nodes of each graph, as the official layout baseline; 0 on all", low=0
+        0,
+        "nodes of the random segment of each graph on which a step trains, as in the official layout baseline; 0 for "
+        "all nodes",
+        low=0,
     )
     features: str = setting(
-        "scaled", "scaled and embedded, or raw as in the official baseline", choices=("scaled", "raw")
+        "scaled", "node features scaled and embedded, or raw as in the official baselines", choices=("scaled", "raw")
     )
     opcode_dim: int = setting(16, "width of the opcode embedding", low=1)
     layout_dim: int = setting(4, "width of the embedding of one minor-to-major entry", low=1)
-    num_fusion_layers: int = setting(2, "dense layers after candidates met states (late fusion)", low=1)
+    num_fusion_layers: int = setting(2, "dense layers after candidates are joined with states (late fusion)", low=1)
     num_nconfig_layers: int = setting(
-        2, "layers of a second encoder over neighbouring config nodes, per candidate (late fusion); 0 none", low=0
+        2, "layers of a second encoder over neighbouring config nodes, per candidate (late fusion); 0 for none", low=0
     )
     cross_candidates: bool = setting(False, "candidates of a graph attend to each other")
-    num_groupings: int = setting(4, "random groupings averaged at inference with cross_candidates", low=1)
+    num_groupings: int = setting(4, "random groupings that inference averages over, with cross_candidates", low=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -105,7 +112,7 @@ class RankingModelConfig(EncoderConfig):
 
 @dataclass(frozen=True)
 class NodeModelConfig(EncoderConfig):
-    """The encoder, and how features enter it."""
+    """The encoder, and its input."""
 
     project_inputs: bool = setting(True, "a linear map of the features to hidden_dim; false for large graphs")
     version: int = setting(1, "gate vector: ones (1) or Fiedler vector (2, App. J)", choices=(1, 2))
@@ -113,15 +120,17 @@ class NodeModelConfig(EncoderConfig):
 
 @dataclass(frozen=True)
 class RankingDataConfig:
-    """What is fed to a ranking model."""
+    """The data and batches of a ranking model."""
 
     collection: str = setting("layout:xla:random", "TpuGraphs collection to rank", choices=tuple(COLLECTIONS))
-    graphs_per_batch: int = setting(4, "graphs in one replica's training batch", low=1)
-    candidates_per_graph: int = setting(32, "candidates drawn of each graph for a training step", low=2)
+    graphs_per_batch: int = setting(4, "graphs in the training batch of one replica", low=1)
+    candidates_per_graph: int = setting(32, "candidates drawn from each graph for a training step", low=2)
     sampling: str = setting("uniform", "how candidates are drawn", choices=("uniform", "fast"))
-    fast_share: float = setting(0.5, "with sampling=fast: share drawn among the fastest", low=0, high=1)
-    fast_quantile: float = setting(0.1, "with sampling=fast: which part counts as the fastest", low=0.001, high=1)
-    static_shapes: bool = setting(False, "pad each batch to the manifest's sizes (TPU, XLA)")
+    fast_share: float = setting(0.5, "with sampling=fast: share drawn from the fastest candidates", low=0, high=1)
+    fast_quantile: float = setting(
+        0.1, "with sampling=fast: share of candidates that count as the fastest", low=0.001, high=1
+    )
+    static_shapes: bool = setting(False, "pad each batch to the sizes in the manifest (TPU, XLA)")
 
     def __post_init__(self) -> None:
         _refuse_unread(self, "sampling=fast", self.sampling == "fast", "fast_share", "fast_quantile")
@@ -129,45 +138,45 @@ class RankingDataConfig:
 
 @dataclass(frozen=True)
 class NodeDataConfig:
-    """What a node classifier is trained on."""
+    """The data set of a node classifier."""
 
-    benchmark: str = setting("minesweeper", "data set to classify the nodes of", choices=tuple(BENCHMARKS))
+    benchmark: str = setting("minesweeper", "data set whose nodes are classified", choices=tuple(BENCHMARKS))
 
 
 @dataclass(frozen=True)
 class LossConfig:
-    """Weights of the ranking losses; 0 leaves one out."""
+    """The weights of the ranking losses; a loss of weight 0 is not computed."""
 
     list_mle: float = setting(0.0, "ListMLE: likelihood of the true order", low=0)
     list_mle_slowest: float = setting(
-        0.0, "ListMLE with the slowest candidate first, as the official baselines have it", low=0
+        0.0, "ListMLE with the slowest candidate first, as in the official baselines", low=0
     )
     pairwise_hinge: float = setting(0.0, "pairs: hinge with margin 1", low=0)
     pairwise_logistic: float = setting(1.0, "pairs: logistic", low=0)
-    pairwise_noisy: float = setting(0.0, "pairs: logistic, those within the measurement's noise pulled together", low=0)
+    pairwise_noisy: float = setting(0.0, "pairs: logistic, with the target of equal scores within the noise", low=0)
     margin: float = setting(0.0, "pairs: margin that grows with the difference of log runtimes", low=0)
-    lambda_rank: float = setting(0.0, "pairs weighted by what swapping them changes at the top", low=0)
+    lambda_rank: float = setting(0.0, "pairs: logistic, weighted by the change of NDCG if swapped", low=0)
     approx_ndcg: float = setting(0.0, "smooth NDCG", low=0)
-    mse: float = setting(0.0, "regression on log runtimes, standardised within the graph", low=0)
+    mse: float = setting(0.0, "regression on log runtimes, standardized within the graph", low=0)
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How the weights are found: what all tasks share."""
+    """The training of all tasks."""
 
     optimizer: str = setting("adamw", "optimizer", choices=("adam", "adamw"))
     learning_rate: float = setting(1e-3, "highest learning rate", low=0)
     weight_decay: float = setting(0.0, "decoupled with adamw, L2 in the gradient with adam", low=0)
-    clip_norm: float = setting(1.0, "largest norm of the gradient; 0 leaves it alone", low=0)
-    clip_each: bool = setting(False, "clip_norm is of each variable's gradient, not of all together")
+    clip_norm: float = setting(1.0, "largest norm of the gradient; 0 for no limit", low=0)
+    clip_each: bool = setting(False, "clip_norm limits the gradient of each variable, not that of all together")
     schedule: str = setting("cosine", "learning rate over time", choices=("constant", "cosine"))
     warmup_steps: int = setting(50, "steps over which the learning rate rises from 0", low=0)
-    epochs: int = setting(20, "epochs of the global phase, or of a model of one phase", low=0)
-    local_epochs: int = setting(0, "epochs before: the local warm-up phase (Polynormer)", low=0)
+    epochs: int = setting(20, "epochs of the global phase, or of a model with one phase", low=0)
+    local_epochs: int = setting(0, "epochs of the local phase, which comes first (Polynormer)", low=0)
     epochs_per_evaluation: int = setting(1, "epochs between evaluations", low=1)
-    patience: int = setting(0, "stop after so many evaluations without a better one; 0 never", low=0)
-    checkpoint_seconds: float = setting(0.0, "least time between checkpoints; 0 saves each epoch", low=0)
-    steps_per_execution: int = setting(10, "steps run by one call from Python", low=1)
+    patience: int = setting(0, "evaluations without a better one after which training stops; 0 for never", low=0)
+    checkpoint_seconds: float = setting(0.0, "shortest time between checkpoints; 0 saves each epoch", low=0)
+    steps_per_execution: int = setting(10, "steps of one call from Python", low=1)
     jit_compile: bool = setting(False, "compile the training step with XLA (needs static shapes)")
 
     def __post_init__(self) -> None:
@@ -178,31 +187,33 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class RankingTrainingConfig(TrainingConfig):
-    """How the weights of a ranking model are found."""
+    """The training of a ranking model."""
 
     steps_per_epoch: int = setting(50, "training steps of an epoch", low=1)
-    validation_candidates: int = setting(1000, "candidates of each validation graph; 0 all", low=0)
+    validation_candidates: int = setting(1000, "candidates of each validation graph; 0 for all", low=0)
     precision: str = setting("float32", "of the layers", choices=("float32", "bfloat16"))
 
 
 @dataclass(frozen=True)
 class NodeTrainingConfig(TrainingConfig):
-    """How the weights of a node classifier are found; the defaults are the authors' recipe."""
+    """The training of a node classifier; the defaults are those of the authors' code."""
 
     optimizer: str = setting("adam", "optimizer", choices=("adam", "adamw"))
-    clip_norm: float = setting(0.0, "largest norm of the gradient; 0 leaves it alone", low=0)
+    clip_norm: float = setting(0.0, "largest norm of the gradient; 0 for no limit", low=0)
     schedule: str = setting("constant", "learning rate over time", choices=("constant", "cosine"))
     warmup_steps: int = setting(0, "steps over which the learning rate rises from 0", low=0)
-    steps_per_execution: int = setting(1, "steps run by one call from Python", low=1)
-    checkpoint_seconds: float = setting(30.0, "least time between checkpoints; 0 saves each epoch", low=0)
-    loss: str = setting("nll", "of the label, or of every class against the one-hot label", choices=("nll", "bce"))
-    nodes_per_batch: int = setting(0, "nodes of a random partition per step; 0 the whole graph", low=0)
-    chunk_nodes: int = setting(0, "evaluate layer by layer, so many nodes at a time; 0 the whole graph", low=0)
+    steps_per_execution: int = setting(1, "steps of one call from Python", low=1)
+    checkpoint_seconds: float = setting(30.0, "shortest time between checkpoints; 0 saves each epoch", low=0)
+    loss: str = setting(
+        "nll", "cross-entropy of the label, or of every class against the one-hot label", choices=("nll", "bce")
+    )
+    nodes_per_batch: int = setting(0, "nodes of a random partition per step; 0 for the whole graph", low=0)
+    chunk_nodes: int = setting(0, "nodes per chunk of the evaluation, layer by layer; 0 for the whole graph", low=0)
 
 
 @dataclass(frozen=True)
 class RankingConfig:
-    """One experiment that ranks candidates.
+    """An experiment that ranks candidates.
 
     Example:
       >>> tp.RankingConfig().model.fusion
@@ -211,10 +222,10 @@ class RankingConfig:
 
     task: str = setting("ranking", "what is learned", choices=_TASKS)
     seed: int = setting(0, "seed of everything random", low=0, high=2**31 - 1)
-    data: RankingDataConfig = section(RankingDataConfig, "what is fed to the model")
-    model: RankingModelConfig = section(RankingModelConfig, "the encoder, and how candidates meet it")
+    data: RankingDataConfig = section(RankingDataConfig, "data and batches")
+    model: RankingModelConfig = section(RankingModelConfig, "the encoder, and how candidates are joined with the graph")
     loss: LossConfig = section(LossConfig, "weights of the ranking losses")
-    training: RankingTrainingConfig = section(RankingTrainingConfig, "how the weights are found")
+    training: RankingTrainingConfig = section(RankingTrainingConfig, "training")
 
     def __post_init__(self) -> None:
         if self.training.jit_compile and not self.data.static_shapes:
@@ -223,7 +234,7 @@ class RankingConfig:
 
 @dataclass(frozen=True)
 class NodeConfig:
-    """One experiment that classifies the nodes of a graph.
+    """An experiment that classifies the nodes of a graph.
 
     Example:
       >>> tp.NodeConfig().training.optimizer
@@ -233,8 +244,8 @@ class NodeConfig:
     task: str = setting("node_classification", "what is learned", choices=_TASKS)
     seed: int = setting(0, "seed of everything random", low=0, high=2**31 - 1)
     data: NodeDataConfig = section(NodeDataConfig, "the data set")
-    model: NodeModelConfig = section(NodeModelConfig, "the encoder, and how features enter it")
-    training: NodeTrainingConfig = section(NodeTrainingConfig, "how the weights are found")
+    model: NodeModelConfig = section(NodeModelConfig, "the encoder, and its input")
+    training: NodeTrainingConfig = section(NodeTrainingConfig, "training")
 
     def __post_init__(self) -> None:
         if self.training.jit_compile and self.training.nodes_per_batch:
@@ -245,19 +256,19 @@ Config = RankingConfig | NodeConfig
 
 
 def load_config(path: Path | str | None, overrides: Sequence[str] = ()) -> Config:
-    """The defaults of a task, changed by a YAML file, then by "a.b=c" overrides; their field `task` says which task."""
+    """The defaults of a task, changed by a YAML file, then by "a.b=c" overrides; the field `task` selects the class."""
     is_node = peek_field("task", path, overrides) == "node_classification"
     return read_config(NodeConfig if is_node else RankingConfig, path, overrides)
 
 
 def document_config() -> str:
-    """docs/config.md."""
-    return f"""# Every setting
+    """The content of docs/config.md."""
+    return f"""# All fields of a config
 
-Made by `tpugraphs config docs > docs/config.md` from the dataclasses in `tpugraphs_polynormer/config/schema.py`. A YAML
-file holds only what differs from these defaults; its key `task` says which of the two tables it follows, and a field of
-the other is refused. `--set model.hidden_dim=128` changes one field on the command line; `tpugraphs config show FILE`
-prints the resolved config. A field of `model` that the chosen encoder has no use for must keep its default.
+Generated by `tpugraphs config docs > docs/config.md` from the dataclasses in `tpugraphs_polynormer/config/schema.py`. A
+YAML file contains only what differs from these defaults; its key `task` selects one of the two tables, and a field of
+the other is an error. `--set model.hidden_dim=128` changes one field on the command line; `tpugraphs config show FILE`
+prints the resolved config. A field of `model` that the encoder does not use must have its default.
 
 ## Ranking (`task: ranking`)
 

@@ -1,1 +1,1 @@
-"""Fetching the official collections and the benchmarks' files."""
+"""Downloads of the official collections and of the benchmarks' files."""

@@ -1,4 +1,4 @@
-"""Downloads the TpuGraphs collections and the node-classification benchmarks: resumable, checked and recorded."""
+"""Downloads the TpuGraphs collections and the node-classification benchmarks; resumes, checks and records files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DownloadRecord:
-    """One finished download as kept in downloads.json; `members` are the sizes of an archive's files by path."""
+    """An entry of downloads.json: one finished download; `members` has the sizes of an archive's files by path."""
 
     address: str
     size: int
@@ -51,9 +51,14 @@ def download_collections(
     with_indices: bool = True,
     options: DownloadOptions | None = None,
 ) -> dict[str, DownloadRecord]:
-    """Fetches the tar files of the collections and unpacks them into out/npz/...; the records by file name.
+    """The records by file name, after downloading the tar files of the collections and unpacking them to `<out>/npz`.
 
-    With indices it also fetches the official validation index files of the layout collections, to out/eval_indices/.
+    Args:
+      collections: their names.
+      out: the output folder.
+      base_address: of the files; by default the official one.
+      with_indices: whether to download the official validation index files of layout collections to eval_indices/.
+      options: of the downloads.
     """
     kinds = [list_index_files, list_collection_files] if with_indices else [list_collection_files]  # small files first
     files = [file for list_files in kinds for name in collections for file in list_files(name, base_address)]
@@ -63,7 +68,7 @@ def download_collections(
 def download_benchmarks(
     names: Sequence[str], out: Path, *, mirror: str | None = None, options: DownloadOptions | None = None
 ) -> dict[str, DownloadRecord]:
-    """Fetches the published files of the benchmarks to where `read_benchmark(name, out)` finds them."""
+    """The records by file name, after downloading the benchmarks' files to the paths that `read_benchmark` expects."""
     files = [file for name in names for file in list_benchmark_files(name, mirror)]
     return download_files(files, out, options=options)
 
@@ -71,7 +76,7 @@ def download_benchmarks(
 def download_files(
     files: Iterable[RemoteFile], out: Path, *, options: DownloadOptions | None = None
 ) -> dict[str, DownloadRecord]:
-    """Fetches what is not yet complete below `out`, after checking that the disk has room for all of it."""
+    """The records by file name, after downloading the incomplete files to `out`; checks the free disk space first."""
     options = options or DownloadOptions()
     files = list(dict.fromkeys(files))
     out.mkdir(parents=True, exist_ok=True)
@@ -87,7 +92,7 @@ def download_files(
 
 
 def read_records(out: Path) -> dict[str, DownloadRecord]:
-    """The finished downloads of a folder by path; empty where there are none."""
+    """The finished downloads of a folder by path; empty without downloads.json."""
     path = out / RECORDS_NAME
     if not path.exists():
         return {}
@@ -104,12 +109,12 @@ def _write_records(out: Path, records: dict[str, DownloadRecord]) -> None:
 
 
 def _is_fetched(file: RemoteFile, path: Path, record: DownloadRecord | None) -> bool:
-    """Whether the file of this address is at `path` in the recorded size."""
+    """Whether the file at `path` is from this address and has the recorded size."""
     return record is not None and record.address == file.address and size_of(path) == record.size
 
 
 def _is_complete(file: RemoteFile, out: Path, record: DownloadRecord | None) -> bool:
-    """Whether the file, or what an archive of this address was unpacked to, is on disk in the recorded sizes."""
+    """Whether the file, or every unpacked file of an archive, is on disk with the recorded size."""
     if not file.is_archive:
         return _is_fetched(file, out / file.path, record)
     members = record.members if record and record.address == file.address else None
@@ -117,7 +122,7 @@ def _is_complete(file: RemoteFile, out: Path, record: DownloadRecord | None) -> 
 
 
 def _check_disk(files: Sequence[RemoteFile], out: Path, options: DownloadOptions) -> None:
-    """Room for all the files; an archive needs its size again while it is unpacked, and for good if it is kept."""
+    """Raises if the disk has not enough space. An archive needs its size twice while it is unpacked, or if kept."""
     needed, archives = 0, [0]
     for file in files:
         size = ask_size(file, options)
@@ -135,7 +140,7 @@ def _check_disk(files: Sequence[RemoteFile], out: Path, options: DownloadOptions
 
 
 def _download(file: RemoteFile, out: Path, records: dict[str, DownloadRecord], options: DownloadOptions) -> None:
-    """Fetches and records the file, then unpacks it and records that: a kill in between costs no second fetch."""
+    """Downloads and records a file, then unpacks it and records that; a kill in between needs no second download."""
     path, record = out / file.path, records.pop(file.path, None)
     if not _is_fetched(file, path, record):
         record = DownloadRecord(file.address, *fetch_file(file, path, options))
@@ -146,7 +151,7 @@ def _download(file: RemoteFile, out: Path, records: dict[str, DownloadRecord], o
         if file.is_archive:
             record = replace(record, members=unpack_archive(path, out, file.folder))
     except UserError as error:
-        # Forgotten, so that a rerun does not take the bad file for a finished download.
+        # Without the file and its record, a rerun downloads it again.
         path.unlink()
         _write_records(out, records)
         advice = "nothing of it was kept; check the address, then run again (--no-indices leaves index files out)"

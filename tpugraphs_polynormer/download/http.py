@@ -1,7 +1,7 @@
-"""Fetches one file over HTTP(S): resumes, retries with back-off, and never joins two versions of a file.
+"""Downloads one file over HTTP(S): resumes, retries with back-off, and never joins two versions of a file.
 
-The standard library serves: `pooch` does not resume, and `requests` drops what arrived of a block when the connection
-breaks in it, up to a megabyte each time.
+It uses the standard library: `pooch` does not resume, and `requests` loses the current block, up to a megabyte, each
+time the connection breaks.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ from tpugraphs_polynormer.files import hash_file, write_text
 
 _BLOCK_BYTES = 1 << 20
 _RETRIED_STATUSES = frozenset({408, 416, 425, 429, 500, 502, 503, 504})
-_NO_HEAD_STATUSES = frozenset({403, 405, 501})  # some servers answer HEAD so, and GET well
+_NO_HEAD_STATUSES = frozenset({403, 405, 501})  # answers of some servers to HEAD that answer GET
 _SCHEMES = ("http://", "https://")
 _Result = TypeVar("_Result")
 _logger = logging.getLogger(__name__)
 
 
 class DownloadError(UserError):
-    """A download that cannot be finished: names the address, what happened and what to do."""
+    """A download cannot be finished; the message names the address, what happened and what to do."""
 
     def __init__(self, address: str, happened: str, advice: str) -> None:
         super().__init__(f"{address}: {happened}; {advice}")
 
 
 class _Interrupted(http.client.HTTPException):
-    """A failure that another attempt may cure."""
+    """A failure after which the download is tried again."""
 
 
 @dataclass(frozen=True)
 class DownloadOptions:
-    """How hard to try; the pause after failure k is min(first_pause * 2^(k - 1), longest_pause) seconds."""
+    """Limits of a download; the pause after failure k is min(first_pause * 2^(k - 1), longest_pause) seconds."""
 
-    attempts: int = 6  # in a row without a new megabyte
+    attempts: int = 6  # consecutive failures without a new megabyte
     first_pause: float = 1.0
     longest_pause: float = 60.0
     timeout: float = 60.0
-    max_bytes: int = 4 << 30  # of a file whose size the server does not tell
+    max_bytes: int = 4 << 30  # of a file whose size the server does not send
     keep_archives: bool = False
     sleep: Callable[[float], None] = time.sleep
 
 
 def ask_size(file: RemoteFile, options: DownloadOptions) -> int | None:
-    """The size that the server announces, or None where it does not say."""
+    """The size that the server sends, or None."""
 
     def ask() -> int | None:
         try:
@@ -73,7 +73,7 @@ def ask_size(file: RemoteFile, options: DownloadOptions) -> int | None:
 
 
 def fetch_file(file: RemoteFile, path: Path, options: DownloadOptions) -> tuple[int, str]:
-    """The size and sha256 of the file, which is at `path` now; continues what an earlier run left in `path`.part."""
+    """The size and sha256 of the file, after downloading it to `path`; resumes from `<path>.part`."""
     part = part_path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tqdm(desc=path.name, unit="B", unit_scale=True, disable=None) as bar:
@@ -90,27 +90,27 @@ def fetch_file(file: RemoteFile, path: Path, options: DownloadOptions) -> tuple[
 
 
 def part_path(path: Path) -> Path:
-    """Where a file grows until it is whole; beside it, in `.part.json`, what is known of the file."""
+    """The path of an incomplete download; `<path>.part.json` beside it has address, size and version of the file."""
     return path.with_name(path.name + ".part")
 
 
 def size_of(path: Path) -> int:
-    """The size of a file, 0 where there is none."""
+    """The size of a file, 0 if it does not exist."""
     return path.stat().st_size if path.is_file() else 0
 
 
 def _attempt(file: RemoteFile, part: Path, bar: tqdm, options: DownloadOptions) -> None:
-    """One GET that appends to the part file, or starts it anew where it cannot be continued."""
+    """One GET request that appends to the part file, or writes it from the start if it cannot be resumed."""
     size, validator = _read_state(part, file.address)
     start = size_of(part) if validator else 0
     if validator and start == size:
-        return  # all of it had arrived when the earlier run was stopped
-    # If-Range: the rest if the file is still the same, else all of it.
+        return  # the earlier run stopped after the last byte
+    # If-Range: the server sends the rest if the file has not changed, otherwise the whole file.
     headers = {"Range": f"bytes={start}-", "If-Range": validator} if start else {}
     try:
         response = _open(file, options, "GET", headers)
     except urllib.error.HTTPError as error:
-        if error.code == 416:  # the server now has a shorter file
+        if error.code == 416:  # the file on the server is shorter now
             _forget(part)
         raise
     with response:
@@ -123,7 +123,7 @@ def _attempt(file: RemoteFile, part: Path, bar: tqdm, options: DownloadOptions) 
                 )
         else:
             start, size = 0, _content_length(response)
-            _forget(part)  # before anything of the new file is known: they must never be joined
+            _forget(part)  # before the new state is written, so that two versions are never joined
             _write_state(part, file.address, size, _validator(response))
         bar.total, bar.n = size, start
         end = _append(response, part, bar, options.max_bytes if size is None else size)
@@ -131,13 +131,13 @@ def _attempt(file: RemoteFile, part: Path, bar: tqdm, options: DownloadOptions) 
         _forget(part)
         happened = f"the server tells no size, and sent more than {options.max_bytes:,} bytes"
         raise DownloadError(file.address, happened, "check the address, or use a mirror that tells the size")
-    # http.client does not tell a connection cut in the middle of a body from the body's end.
+    # http.client reports a connection that breaks inside the body as the end of the body.
     if end == 0 or size not in (None, end):
         raise _Interrupted(f"the connection ended after {end} of {'?' if size is None else size} bytes")
 
 
 def _append(response: http.client.HTTPResponse, part: Path, bar: tqdm, limit: int) -> int:
-    """The size of the part with the body, of which no more is read when `limit` is passed."""
+    """The size of the part file after appending the response; reading stops once the size exceeds `limit`."""
     with part.open("ab") as stream:
         while stream.tell() <= limit and (block := response.read(_BLOCK_BYTES)):
             stream.write(block)
@@ -146,7 +146,7 @@ def _append(response: http.client.HTTPResponse, part: Path, bar: tqdm, limit: in
 
 
 class _HttpOnly(urllib.request.HTTPRedirectHandler):
-    """Redirects to http:// and https:// alone; the standard library's also follows those to ftp://."""
+    """A redirect handler for http:// and https:// only; that of the standard library also follows ftp://."""
 
     def redirect_request(self, request, response, code, message, headers, address):
         if not address.lower().startswith(_SCHEMES):
@@ -169,7 +169,7 @@ def _open(file: RemoteFile, options: DownloadOptions, method: str, headers: dict
 def _retry(
     file: RemoteFile, options: DownloadOptions, act: Callable[[], _Result], progress: Callable[[], int]
 ) -> _Result:
-    """Calls `act` until it succeeds, at most `attempts` times in a row without a new megabyte, pausing in between."""
+    """The result of `act`, called until it succeeds; gives up after `attempts` failures without a new megabyte."""
     failures, best = 0, progress()
     while True:
         try:
@@ -198,19 +198,19 @@ def _content_length(response: http.client.HTTPResponse) -> int | None:
 
 
 def _validator(response: http.client.HTTPResponse) -> str | None:
-    """What tells two versions of a file apart: the ETag, unless it is weak (If-Range takes none), or the date."""
+    """The identifier of a file's version for If-Range: a strong ETag, or else the date of the last change."""
     etag = response.headers.get("ETag", "W/")
     return response.headers.get("Last-Modified") if etag.startswith("W/") else etag
 
 
 def _write_state(part: Path, address: str, size: int | None, validator: str | None) -> None:
-    """Notes which file the part begins; without size and validator it cannot be continued, and nothing is noted."""
+    """Writes the state of the part file, or nothing without size and validator: it then cannot be resumed."""
     if size and validator:
         write_text(_state_path(part), json.dumps({"address": address, "size": size, "validator": validator}))
 
 
 def _read_state(part: Path, address: str) -> tuple[int, str] | tuple[None, None]:
-    """The size and validator of the file that the part begins; None where it cannot be continued."""
+    """The size and validator of the whole file, or None and None if the part file cannot be resumed."""
     try:
         state = json.loads(_state_path(part).read_text())
         size, validator = int(state["size"]), str(state["validator"])

@@ -1,4 +1,4 @@
-"""Where the official TpuGraphs archives and the files of the thirteen benchmarks are published."""
+"""The addresses of the official TpuGraphs archives and of the benchmarks' files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tpugraphs_polynormer.archives.indices import index_file_name
 from tpugraphs_polynormer.catalog import SPLITS, find_benchmark, find_collection
 
 TPUGRAPHS_ADDRESS = "https://download.tensorflow.org/data/tpu_graphs/v0"
-# Where tpu_graphs/evals/README.md of the official repository says that the index files are.
+# The folder of the index files, according to tpu_graphs/evals/README.md of the official repository.
 _TPUGRAPHS_BASELINES = "https://github.com/google-research-datasets/tpu_graphs/raw/main/tpu_graphs/baselines/layout"
 INDEX_FOLDER = "eval_indices"
 _YANDEX = "https://github.com/yandex-research/heterophilous-graphs/raw/main/data"
@@ -22,21 +22,21 @@ _TUNED_GNN = "https://github.com/LUOyk1999/tunedGNN/raw/main"
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """One public file: `path` is where it goes below the output folder; archives (.tar, .zip) are unpacked there."""
+    """One published file, and its path below the output folder; archives (.tar, .zip) are unpacked there."""
 
     address: str
     path: str
-    sha256: str | None = None  # of the published file, where it is known
-    folder: str = ""  # below which all files of an archive must be: no archive replaces what another one brought
+    sha256: str | None = None  # of the published file, if known
+    folder: str = ""  # all files of an archive must be in this folder, so that it cannot replace other files
 
     @property
     def is_archive(self) -> bool:
-        """Whether it is to be unpacked."""
+        """Whether the file is unpacked after the download."""
         return self.path.endswith((".tar", ".zip"))
 
 
 def list_collection_files(collection_id: str, base_address: str | None = None) -> tuple[RemoteFile, ...]:
-    """The tar files of one collection, one per split; each unpacks to npz/<collection folder>/<split>/<graph>.npz."""
+    """The tar files of a collection, one per split; their files are npz/<collection folder>/<split>/<graph>.npz."""
     collection, base = find_collection(collection_id), (base_address or TPUGRAPHS_ADDRESS).rstrip("/")
     names = {split: f"npz_{collection.id.replace(':', '_')}_{split}.tar" for split in SPLITS}
     return tuple(
@@ -45,9 +45,9 @@ def list_collection_files(collection_id: str, base_address: str | None = None) -
 
 
 def list_index_files(collection_id: str, base_address: str | None = None) -> tuple[RemoteFile, ...]:
-    """The official validation index file of a layout collection, none for tiles; goes to eval_indices/.
+    """The official validation index file of a layout collection, in the folder eval_indices; none for tiles.
 
-    A `base_address` other than the official one has it below eval_indices/ too.
+    It is expected in the folder eval_indices of `base_address` too.
     """
     if find_collection(collection_id).kind != "layout":
         return ()
@@ -56,7 +56,7 @@ def list_index_files(collection_id: str, base_address: str | None = None) -> tup
 
 
 def list_benchmark_files(name: str, mirror: str | None = None) -> tuple[RemoteFile, ...]:
-    """The public files of one benchmark; a mirror is a base address that holds them all under their own names."""
+    """The published files of a benchmark; `mirror` is a base address that has all of them under the same names."""
     files = BENCHMARK_FILES[find_benchmark(name).name]
     if mirror is None:
         return files
@@ -74,7 +74,7 @@ def _shchur(name: str, stem: str) -> tuple[RemoteFile, ...]:
     return _file(_SHCHUR, f"{stem}.npz"), _file(_POLYNORMER, split, f"splits/{split}")
 
 
-# Of those published files of which it is known, by path.
+# sha256 of published files by path, as far as known.
 _SHA256 = {
     "splits/amazon-computer_split.npz": "dff698aba1dd30b8bd7d1dca65c60b1f8d9027d950e07a23e86dcbf16c539f24",
     "splits/amazon-photo_split.npz": "0609f6ab15ddabfe33a34f10d960d09499e634472f72104abb1f3be858127432",

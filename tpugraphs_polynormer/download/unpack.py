@@ -1,4 +1,4 @@
-"""Unpacks downloaded archives so that nothing is written outside its folder and nothing is left half-done."""
+"""Unpacks downloaded archives: nothing is written outside their folder, and no incomplete file is left."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path, PurePosixPath
 
 from tpugraphs_polynormer.errors import UserError
 
-_MAX_GROWTH = 10  # the published archives hold files that are already compressed: more growth than this is a bomb
+_MAX_GROWTH = 10  # the published archives contain compressed files; more growth than this is a decompression bomb
 
 
 class UnpackError(UserError):
-    """An archive is damaged, or holds something that must not be unpacked."""
+    """An archive is damaged, or contains something that must not be unpacked."""
 
 
 def unpack_archive(archive: Path, out: Path, folder: str = "") -> dict[str, int]:
-    """The size of each file of a .tar or .zip by its path below `out`, where it was unpacked to.
+    """The size of each file by its path below `out`, after unpacking a .tar or .zip there.
 
-    All files must be below the `folder` of `out`. Everything is checked, then unpacked into a temporary folder beside
-    its target, then moved: a folder that is new appears in one rename. A killed run leaves only the temporary folder,
-    which the next one removes.
+    All files must be in the folder `folder` of `out`. The list of files is checked, then the archive is unpacked to a
+    temporary folder in `out`, then its files are moved; a new folder is moved as a whole. A killed run leaves only the
+    temporary folder, which the next run removes.
     """
     if not hasattr(tarfile, "data_filter"):
         raise UnpackError(f"{archive}: cannot be unpacked safely by this Python; use 3.10.12, 3.11.4, or newer")
@@ -55,7 +55,7 @@ def _is_plain(info: zipfile.ZipInfo) -> bool:
 
 
 def _check(listed: list[tuple[str, int, bool]], archive: Path, folder: PurePosixPath) -> dict[str, int]:
-    """Sizes by path of (name, size, whether it is a plain file), nothing else than files of `folder` allowed."""
+    """Sizes by path of the members (name, size, whether it is a plain file); UnpackError unless all are allowed."""
     sizes: dict[str, int] = {}
     for name, size, is_plain in listed:
         path = PurePosixPath(name)
@@ -73,7 +73,7 @@ def _check(listed: list[tuple[str, int, bool]], archive: Path, folder: PurePosix
 
 
 def _move_into(source: Path, target: Path) -> None:
-    """Moves what is in `source` into the folder `target`, whole folders at once where the target has none."""
+    """Moves the content of `source` to the folder `target`; folders that `target` lacks are moved as a whole."""
     for entry in sorted(source.iterdir()):
         target_path = target / entry.name
         if entry.is_dir() and target_path.is_dir():

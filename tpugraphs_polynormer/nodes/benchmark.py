@@ -1,4 +1,4 @@
-"""The node-classification benchmarks: one run per official split, and their results beside the paper's."""
+"""Runs the node-classification benchmarks, one run per official split, and compares the results with the paper."""
 
 from __future__ import annotations
 
@@ -28,9 +28,15 @@ _TIMES = ("train_seconds", "evaluation_seconds")
 def run_benchmark(
     config: Config, data_dir: Path | str, run_dir: Path | str, splits: Sequence[int] | None = None
 ) -> dict[str, Any]:
-    """Trains and scores config.data.benchmark on its splits (default: all), resuming what is half done.
+    """The results of config.data.benchmark on its splits, after training or resuming their runs.
 
-    Split k has its own folder in the run directory and the seed config.seed + k. Writes summary.json and results.md.
+    Split k has the run directory `<run_dir>/split_k` and the seed config.seed + k. Writes summary.json and results.md.
+
+    Args:
+      config: the experiment; ConfigError if it is not of node classification.
+      data_dir: the folder of benchmark files.
+      run_dir: the folder of the runs.
+      splits: numbers of the official splits; by default all.
     """
     _check(config)
     return run_dataset(config, read_benchmark(config.data.benchmark, Path(data_dir)), run_dir, splits)
@@ -39,7 +45,7 @@ def run_benchmark(
 def run_dataset(
     config: Config, dataset: NodeDataset, run_dir: Path | str, splits: Sequence[int] | None = None
 ) -> dict[str, Any]:
-    """`run_benchmark` of a data set already read."""
+    """The results of a data set that is already in memory; see `run_benchmark`."""
     _check(config)
     numbers = list(range(len(dataset.splits))) if splits is None else list(dict.fromkeys(splits))
     _check_splits(dataset, numbers)
@@ -62,14 +68,14 @@ def run_dataset(
 def summarize_split(
     split: int, metric: str, best: Mapping[str, Any], records: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The best epoch of a split, and what an epoch cost (the first of a phase traces, so: the median)."""
+    """The metrics of a split's best epoch, and the median times of an epoch (the first of a phase is slow: tracing)."""
     scores = {part: best["metrics"][part][metric] for part in ("train", "valid", "test")}
     seconds = {name: float(np.median([record[name] for record in records])) for name in _TIMES}
     return {"split": split, "epoch": best["epoch"], "phase": best["phase"], **scores, **seconds}
 
 
 def summarize_splits(config: NodeConfig, dataset: NodeDataset, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Mean and sample standard deviation of the test score, in per cent, beside the paper's."""
+    """Mean and sample standard deviation of the test metric over splits, and the paper's numbers, all in per cent."""
     scores = 100 * np.array([row["test"] for row in rows])
     official = BENCHMARKS.get(dataset.name)
     return {
@@ -86,7 +92,7 @@ def summarize_splits(config: NodeConfig, dataset: NodeDataset, rows: Sequence[Ma
 
 
 def format_results(results: Sequence[Mapping[str, Any]]) -> str:
-    """A Markdown table of several benchmarks' results against the paper's (per cent)."""
+    """A Markdown table of the results of several benchmarks and the paper's numbers, in per cent."""
     lines = [
         "| benchmark | metric | model | splits | test, per cent | Polynormer (paper) | Polynormer-r (paper) |",
         "|---|---|---|---|---|---|---|",
@@ -107,7 +113,7 @@ def format_results(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def describe_present(data_dir: Path | str) -> str:
-    """Which of the thirteen benchmarks lie below a folder, and the command that gets each of the others."""
+    """A text with the path of each benchmark below a folder, or the command that downloads it."""
     found = find_benchmarks(Path(data_dir))
     width = max(map(len, found))
     lines = [f"{sum(path is not None for path in found.values())} of {len(found)} benchmarks in {data_dir}:"]

@@ -1,9 +1,9 @@
-"""The whole graph through a classifier, layer by layer, within bounded memory.
+"""The forward pass of a classifier on a large graph, one layer and one chunk of nodes at a time.
 
-Layer by layer, four arrays [num_nodes, width] exist (states, their projection, what was aggregated, the sum of the
-local layers). Everything else exists for some nodes at a time. The steps of the layers make that exact: `project` and
-`combine` work on each node alone, `aggregate` takes a range of targets, and the sums of global attention over parts of
-the graph add up.
+Four arrays [num_nodes, width] are in memory: the states, their projection, the aggregated projections, and the sum of
+the local layers. All other activations exist for one chunk of nodes. The result equals that of a single call up to
+rounding, because `project` and `combine` of a layer treat each node alone, `aggregate` accepts a range of targets, and
+the sums of global attention over chunks can be added.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tpugraphs_polynormer.models.polynormer import Polynormer
 
 
 class ChunkedForward:
-    """`NodeClassifier.call` outside training for one graph: equal to rounding, memory bounded by `chunk_nodes`.
+    """`NodeClassifier.call` with `training=False` on one graph, in chunks of nodes that bound memory.
 
     Args:
       model: the classifier.
       edges: of the whole graph.
-      chunk_nodes: nodes whose inner activations exist at a time.
-      fiedler: [num_nodes], for an encoder of version 2.
+      chunk_nodes: number of nodes per chunk.
+      fiedler: float32 [num_nodes], for an encoder of version 2.
     """
 
     def __init__(self, model: NodeClassifier, edges: EdgeIndex, *, chunk_nodes: int, fiedler: np.ndarray | None = None):
@@ -40,7 +40,7 @@ class ChunkedForward:
         self.fiedler = fiedler
 
     def __call__(self, features: np.ndarray, *, phase: str | None = None) -> np.ndarray:
-        """Features [num_nodes, feature_dim] -> logits [num_nodes, num_classes]."""
+        """Logits [num_nodes, num_classes] of the features [num_nodes, feature_dim]."""
         encoder = self.model.encoder
         states = self._map(self.model.begin, features)
         if isinstance(encoder, Polynormer):
@@ -96,7 +96,7 @@ class ChunkedForward:
         return self._map(combine, states, self._aggregate(layer, states))
 
     def _aggregate(self, layer: Convolution | LocalAttention, states: np.ndarray) -> np.ndarray:
-        """What each node receives from its neighbours: all nodes are projected, then targets come range by range."""
+        """The aggregated projections of each node's neighbours; all nodes are projected first."""
         projected = self._map(layer.project, states)
         projected = tf.nest.map_structure(tf.convert_to_tensor, projected)
         ranges = (self.edges.into(chunk.start, chunk.stop) for chunk in self._chunks(len(states)))
@@ -111,7 +111,7 @@ class ChunkedForward:
             yield slice(first, min(first + self.chunk_nodes, count))
 
     def _map(self, function: Callable[..., Any], *arrays: np.ndarray, with_fiedler: bool = False) -> Any:
-        """A function of nodes' rows, chunk by chunk; its result may be a tuple of arrays."""
+        """The result of a function of nodes, applied to chunks of the arrays' rows; it may be a tuple of arrays."""
         out = None
         for chunk in self._chunks(len(arrays[0])):
             extra = {}

@@ -1,4 +1,4 @@
-"""The thirteen node-classification benchmarks, read from their published files with the usual treatment."""
+"""The thirteen node-classification benchmarks, read from their published files and made undirected with self-loops."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _logger = logging.getLogger(__name__)
 class NodeDataset:
     """One graph with labelled nodes.
 
-    Edges are rows [source, target] ordered by target, then source: both directions of each undirected edge once, and
-    exactly one self-loop per node. A label below 0 means unlabelled; such a node is in no split.
+    Edges are rows [source, target], sorted by target, then source: both directions of each undirected edge once, and
+    exactly one self-loop per node. A node without a label has a label below 0, and is in no split.
     """
 
     name: str
@@ -50,7 +50,7 @@ class NodeDataset:
 
 @dataclass(frozen=True)
 class _Source:
-    """Where a benchmark's files may lie below the data folder (the first that exists is taken), and their reader."""
+    """The reader of a benchmark, and the possible paths of its files below the data folder; the first existing wins."""
 
     read: Callable[[Mapping[str, Path]], RawGraph]
     paths: Mapping[str, tuple[str, ...]]
@@ -96,7 +96,7 @@ _SOURCES: dict[str, _Source] = {
 
 
 def read_benchmark(name: str, folder: Path) -> NodeDataset:
-    """Reads one benchmark from the data folder, checks it, and makes its graph undirected with self-loops."""
+    """One benchmark, read from the data folder and checked, its graph undirected with self-loops."""
     benchmark = find_benchmark(name)
     files = _find_files(name, folder)
     path = files["data"]
@@ -115,7 +115,7 @@ def read_benchmark(name: str, folder: Path) -> NodeDataset:
 
 
 def find_benchmarks(folder: Path) -> dict[str, Path | None]:
-    """For each of the thirteen its data file below the folder, or None where one of its files is absent."""
+    """The data file of each benchmark below a folder, or None if one of its files is missing."""
     found: dict[str, Path | None] = {}
     for name in BENCHMARKS:
         files = {role: _first_existing(folder, paths) for role, paths in _SOURCES[name].paths.items()}
@@ -124,9 +124,9 @@ def find_benchmarks(folder: Path) -> dict[str, Path | None]:
 
 
 def make_undirected(edges: np.ndarray, num_nodes: int) -> np.ndarray:
-    """Edges [m, 2] to int64 rows [source, target]: both directions, no duplicate, one self-loop per node.
+    """int64 [e, 2], rows [source, target]: both directions of the edges [m, 2], without duplicates, with self-loops.
 
-    Each edge is one int64 key, target * num_nodes + source, so that one in-name sort both orders and deduplicates.
+    Each edge is one int64 key, target * num_nodes + source, so that one in-place sort orders and deduplicates.
     """
     first, second = edges[:, 0], edges[:, 1]
     size = len(edges)
@@ -178,7 +178,7 @@ def _check_arrays(path: Path, raw: RawGraph) -> None:
 
 
 def _check_split(files: Mapping[str, Path], number: int, split: NodeSplit, labels: np.ndarray) -> NodeSplit:
-    """The split as int64, if its parts are non-empty, disjoint lists of labelled nodes."""
+    """The split as int64; BenchmarkDataError unless its parts are non-empty, disjoint lists of labelled nodes."""
     path = files["split"] if "split" in files else files["data"]
     key = f"split {number}"
     parts = (split.train, split.valid, split.test)

@@ -1,4 +1,4 @@
-"""The Fiedler vector of a graph, which Polynormer-v2 (App. J) puts in place of the ones vector."""
+"""The Fiedler vector of a graph, which Polynormer-v2 (App. J) uses in place of the ones vector."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-# Up to this size the dense eigensolver is both faster and exact.
+# Up to this number of nodes the dense eigensolver is faster, and exact.
 DENSE_NODES = 600
 _KRYLOV_DIM = 60
 _TOLERANCE = 1e-6  # largest residual of the eigenpair that eigsh finds
@@ -15,12 +15,13 @@ _TOLERANCE = 1e-6  # largest residual of the eigenpair that eigsh finds
 def compute_fiedler(source: np.ndarray, target: np.ndarray, num_nodes: int, *, seed: int = 0) -> np.ndarray:
     """Eigenvector of the second smallest eigenvalue of I - D^-1/2 A D^-1/2, scaled to norm sqrt(num_nodes).
 
-    The entry of largest magnitude is positive (ties: the first). When that eigenvalue is multiple, any vector of its
-    space may come out, the same one for the same graph and seed.
+    The entry of largest magnitude (the first of equal ones) is positive. If the eigenvalue is multiple, the result is
+    some vector of its eigenspace, the same one for the same graph and seed.
 
     Args:
       source, target: directed edges; both directions of an undirected graph, each once. Self-loops are ignored.
-      num_nodes: nodes. seed: start vector of the iteration on graphs above DENSE_NODES nodes.
+      num_nodes: number of nodes.
+      seed: of the start vector of the iteration, for graphs of more than DENSE_NODES nodes.
 
     Returns:
       float32 [num_nodes]; zeros for a graph of one node.
@@ -41,14 +42,14 @@ def compute_fiedler(source: np.ndarray, target: np.ndarray, num_nodes: int, *, s
 
 
 def _iterate(adjacency: scipy.sparse.csr_array, trivial: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """The eigenvector of largest eigenvalue of I + `adjacency` without its `trivial` eigenvector, by eigsh."""
+    """The eigenvector of the largest eigenvalue of I + `adjacency`, orthogonal to its eigenvector `trivial`."""
     if not adjacency.nnz:
-        return start  # every vector is one; eigsh would take a random one, another each time
+        return start  # every vector is an eigenvector; eigsh would return a different random one each time
     trivial = trivial / np.linalg.norm(trivial)
 
     def multiply(vector: np.ndarray) -> np.ndarray:
-        # `trivial` has eigenvalue 2. Moving it to 0 leaves one eigenvector to find: a Lanczos iteration may miss the
-        # second vector of a double eigenvalue, which a graph of two components has.
+        # `trivial` has eigenvalue 2; the last term changes it to 0, so that only one eigenvector is needed. A Lanczos
+        # iteration for two can miss the second vector of a double eigenvalue, as a graph of two components has.
         return vector + adjacency @ vector - 2 * trivial * (trivial @ vector)
 
     operator = LinearOperator(adjacency.shape, matvec=multiply, dtype=np.float64)

@@ -16,7 +16,7 @@ from tpugraphs_polynormer.errors import UserError
 
 
 class BenchmarkDataError(UserError):
-    """A benchmark's file is missing or is not what its publisher distributes."""
+    """A file of a benchmark is missing, or differs from the published format."""
 
     def __init__(
         self, path: Path, key: str, found: str, expected: str, advice: str = "delete the file and download it again"
@@ -35,7 +35,7 @@ class NodeSplit:
 
 @dataclass(frozen=True)
 class RawGraph:
-    """What a file says, before the usual treatment: features [n, d], labels [n], edges [m, 2] as distributed."""
+    """The content of a benchmark's files: features [n, d], labels [n], edges [m, 2] as published, and splits."""
 
     features: np.ndarray
     labels: np.ndarray
@@ -44,7 +44,10 @@ class RawGraph:
 
 
 def read_yandex(files: Mapping[str, Path]) -> RawGraph:
-    """Heterophilous npz: node_features, node_labels, edges [m, 2] in one direction, masks [splits, n]."""
+    """The graph of a heterophilous benchmark.
+
+    An npz file: node_features, node_labels, edges [m, 2] in one direction, masks [splits, n].
+    """
     arrays = _read_npz(
         files["data"], ("node_features", "node_labels", "edges", "train_masks", "val_masks", "test_masks")
     )
@@ -54,7 +57,7 @@ def read_yandex(files: Mapping[str, Path]) -> RawGraph:
 
 
 def read_shchur(files: Mapping[str, Path]) -> RawGraph:
-    """CSR npz (adj_*, attr_*, labels) and the fixed split; features are binarised, then rows divided by their sums."""
+    """The graph of a CSR npz (adj_*, attr_*, labels) and a split file; features are binarized, rows divided by sums."""
     path = files["data"]
     keys = [f"{part}_{field}" for part in ("adj", "attr") for field in ("data", "indices", "indptr", "shape")]
     arrays = _read_npz(path, (*keys, "labels"))
@@ -69,7 +72,7 @@ def read_shchur(files: Mapping[str, Path]) -> RawGraph:
 
 
 def read_wikics(files: Mapping[str, Path]) -> RawGraph:
-    """WikiCS data.json; validation is val | stopping, and all the splits share one test mask."""
+    """The graph of WikiCS's data.json; validation nodes are val | stopping, and all splits share one test mask."""
     path = files["data"]
     try:
         content = json.loads(path.read_text())
@@ -86,7 +89,10 @@ def read_wikics(files: Mapping[str, Path]) -> RawGraph:
 
 
 def read_ogb(files: Mapping[str, Path], *, split_name: str) -> RawGraph:
-    """OGB's folder: raw/{edge,node-feat,node-label}.csv.gz without headers, split/<name>/{train,valid,test}.csv.gz."""
+    """The graph of an OGB folder.
+
+    Files without headers: raw/{edge,node-feat,node-label}.csv.gz, split/<split_name>/{train,valid,test}.csv.gz.
+    """
     folder = files["data"].parent.parent
     raw = folder / "raw"
     parts = (
@@ -99,7 +105,7 @@ def read_ogb(files: Mapping[str, Path], *, split_name: str) -> RawGraph:
 
 
 def read_pokec(files: Mapping[str, Path]) -> RawGraph:
-    """pokec.mat (edge_index [2, m], node_feat, label, num_nodes) and pokec-splits.npy (an array of dicts)."""
+    """The graph of pokec.mat (edge_index [2, m], node_feat, label, num_nodes) and pokec-splits.npy (array of dicts)."""
     import scipy.io
 
     path = files["data"]
@@ -137,7 +143,7 @@ def _require_keys(path: Path, content: Any, keys: tuple[str, ...]) -> None:
 
 
 def _whole_numbers(path: Path, key: str, array: np.ndarray) -> np.ndarray:
-    """Integers as they are, and the doubles that MATLAB writes for integers as int64."""
+    """The array as integers: MATLAB writes integers as doubles, which become int64."""
     if np.issubdtype(array.dtype, np.floating):
         if not (np.isfinite(array).all() and (array == np.rint(array)).all()):
             raise BenchmarkDataError(path, key, "fractions or NaN", "whole numbers")
@@ -153,7 +159,7 @@ def _json_array(path: Path, content: Mapping[str, Any], key: str, dtype: type) -
 
 
 def _links_to_edges(path: Path, links: list[list[int]]) -> np.ndarray:
-    """Neighbour lists, one per node, to edges [m, 2]."""
+    """Edges [m, 2] of neighbour lists, one per node."""
     try:
         sources = np.repeat(np.arange(len(links)), [len(targets) for targets in links])
         targets = np.fromiter((target for targets in links for target in targets), np.int64, len(sources))
@@ -163,7 +169,7 @@ def _links_to_edges(path: Path, links: list[list[int]]) -> np.ndarray:
 
 
 def _split_masks(path: Path, key: str, train: np.ndarray, valid: np.ndarray, test: np.ndarray) -> tuple[NodeSplit, ...]:
-    """Boolean masks [splits, n] to index arrays."""
+    """The splits of boolean masks [splits, n]."""
     if train.ndim != 2 or not train.shape == valid.shape == test.shape:
         raise BenchmarkDataError(
             path, key, f"shapes {train.shape}, {valid.shape}, {test.shape}", "[splits, nodes] each"
@@ -172,7 +178,7 @@ def _split_masks(path: Path, key: str, train: np.ndarray, valid: np.ndarray, tes
 
 
 def _csr_entries(path: Path, part: str, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows, columns and values of a CSR matrix whose pointers and indices have been checked."""
+    """Rows, columns and values of a CSR matrix, after a check of its pointers and indices."""
     indices, pointers, values = (arrays[f"{part}_{field}"] for field in ("indices", "indptr", "data"))
     shape = arrays[f"{part}_shape"]
     if shape.shape != (2,):
@@ -191,7 +197,7 @@ def _csr_entries(path: Path, part: str, arrays: Mapping[str, np.ndarray]) -> tup
 
 
 def _read_csv(path: Path, dtype: type) -> np.ndarray:
-    """A headerless csv.gz as [rows, columns] of one type; pandas parses the tens of millions of rows of products."""
+    """[rows, columns] of a csv.gz without header; pandas is fast enough for the tens of millions of products rows."""
     import pandas
 
     try:
@@ -202,7 +208,7 @@ def _read_csv(path: Path, dtype: type) -> np.ndarray:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Rebuilds dicts, lists, strings and numpy arrays, and refuses every other class: no code of the file is run."""
+    """An unpickler of dicts, lists, strings and numpy arrays; it refuses other classes, so no code of a file runs."""
 
     _allowed = frozenset(
         (module, name)
@@ -224,7 +230,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def _read_pickled_splits(path: Path) -> tuple[NodeSplit, ...]:
-    """LINKX-style splits: an object array of dicts with train, valid and test; published only as a pickle."""
+    """The splits of a LINKX file: a pickled object array of dicts with train, valid and test."""
     try:
         with path.open("rb") as stream:
             version = np.lib.format.read_magic(stream)

@@ -1,4 +1,4 @@
-"""Scores of a node classifier: accuracy and the exact area under the ROC curve."""
+"""Metrics of a node classifier: accuracy, and the exact area under the ROC curve."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:
 
 
 def roc_auc(scores: np.ndarray, labels: np.ndarray) -> float:
-    """Probability that a positive node outscores a negative one, a tie counting one half.
+    """The probability that a positive node has a higher score than a negative one; a tie counts one half.
 
-    Scores [num_nodes], labels [num_nodes] of 0 and 1. Each positive is placed among the sorted negatives, so ties are
-    exact and the cost is that of one sort.
+    Scores [num_nodes], labels [num_nodes] of 0 and 1. Exact, by binary search of positives in the sorted negatives.
     """
     positive, negative = scores[labels == 1], np.sort(scores[labels == 0])
     if not len(positive) or not len(negative):
@@ -27,7 +26,7 @@ def roc_auc(scores: np.ndarray, labels: np.ndarray) -> float:
 
 
 def evaluate_nodes(metric: str, logits: np.ndarray, labels: np.ndarray) -> float:
-    """The benchmark's metric in [0, 1]; `roc_auc` ranks by the log odds of class 1."""
+    """The metric of a benchmark, in [0, 1]; `roc_auc` uses the log odds of class 1 as scores."""
     if metric == "accuracy":
         return accuracy(logits, labels)
     if metric != "roc_auc" or logits.shape[-1] != 2:

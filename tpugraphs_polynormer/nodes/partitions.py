@@ -1,4 +1,4 @@
-"""Random partitions of a graph's nodes into induced subgraphs: the mini-batches of the two largest benchmarks."""
+"""Random partitions of a graph into induced subgraphs: the mini-batches of large benchmarks."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_edge_index
 
 @dataclass(frozen=True)
 class Subgraph:
-    """Some nodes of a graph, ascending, and all edges among them, renumbered."""
+    """An induced subgraph: its nodes in ascending order, and the edges between them with renumbered nodes."""
 
     nodes: np.ndarray  # int64 [num_sub_nodes]
     edges: EdgeIndex
 
 
 def partition_nodes(num_nodes: int, batch_size: int, seed: tuple[int, ...]) -> list[np.ndarray]:
-    """Shuffles the nodes and cuts them into batches of `batch_size` (the last may be smaller); each batch ascending."""
+    """A random partition of the nodes into batches of `batch_size` (the last may be smaller), each ascending."""
     order = np.random.default_rng(seed).permutation(num_nodes)
     return [np.sort(order[first : first + batch_size]) for first in range(0, num_nodes, batch_size)]
 
 
 def iterate_subgraphs(edges: EdgeIndex, batches: list[np.ndarray]) -> Iterator[Subgraph]:
-    """The induced subgraph of each batch. All batches together visit every edge once, whatever their number."""
+    """The induced subgraph of each batch; one pass over all batches reads every edge once."""
     num_nodes = len(edges.target_offsets) - 1
     batch_of, position = np.empty(num_nodes, np.int32), np.empty(num_nodes, np.int32)
     for number, nodes in enumerate(batches):
@@ -39,7 +39,7 @@ def iterate_subgraphs(edges: EdgeIndex, batches: list[np.ndarray]) -> Iterator[S
 
 
 def _incoming(splits: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of the edges into `nodes` in the target-sorted list, node by node, and how many each node has."""
+    """Positions of the incoming edges of `nodes` in the list sorted by target, and the number per node."""
     starts = splits[nodes].astype(np.int64)
     counts = splits[nodes + 1] - starts
     before = np.cumsum(counts) - counts

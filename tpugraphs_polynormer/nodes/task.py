@@ -1,4 +1,4 @@
-"""Node classification as a task: one data set, one of its splits, and the classifier of a config."""
+"""The node-classification task: a data set, one of its splits, and the classifier of a config."""
 
 from __future__ import annotations
 
@@ -24,24 +24,29 @@ from tpugraphs_polynormer.training.task import Metrics, plan_phases
 
 @dataclass(frozen=True)
 class NodeInputs:
-    """A data set as the model takes it; made once, shared by the runs over its splits."""
+    """The input of the model, which the runs of all splits share."""
 
     dataset: NodeDataset
     edges: EdgeIndex  # numpy
-    fiedler: np.ndarray | None  # float32 [num_nodes], for version 2 only
+    fiedler: np.ndarray | None  # float32 [num_nodes], for Polynormer-v2 only
 
     @staticmethod
     def make(dataset: NodeDataset, config: NodeConfig) -> NodeInputs:
-        """Sorts the edges both ways and, for Polynormer-v2, computes the Fiedler vector."""
+        """The edge index of a data set and, for Polynormer-v2, the Fiedler vector."""
         source, target = dataset.edges[:, 0], dataset.edges[:, 1]
         fiedler = compute_fiedler(source, target, dataset.num_nodes) if config.model.version == 2 else None
         return NodeInputs(dataset, build_edge_index(source, target, dataset.num_nodes), fiedler)
 
 
 def node_loss(kind: str, logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Mean over nodes of weight 1: `nll` of the label, or `bce` of every class against the one-hot label.
+    """Scalar: the mean loss over nodes of weight 1.
 
-    Logits [num_nodes, num_classes], labels int [num_nodes] (any value where the weight is 0), weights [num_nodes].
+    Args:
+      kind: `nll`, the negative log-likelihood of the label, or `bce`, the binary cross-entropy of every class against
+        the one-hot label.
+      logits: [num_nodes, num_classes].
+      labels: int [num_nodes], any value where the weight is 0.
+      weights: [num_nodes], 0 or 1.
     """
     labels = tf.maximum(labels, 0)
     if kind == "nll":
@@ -53,7 +58,7 @@ def node_loss(kind: str, logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tenso
 
 
 def build_classifier(config: NodeModelConfig, *, feature_dim: int, num_classes: int, seed: int) -> NodeClassifier:
-    """The classifier of a config with its first weights, both phases' layers built."""
+    """The classifier of a config with initial weights; the layers of both phases are built."""
     tf.keras.utils.set_random_seed(seed)
     model = NodeClassifier(
         encoder=build_encoder(config),
@@ -67,14 +72,15 @@ def build_classifier(config: NodeModelConfig, *, feature_dim: int, num_classes: 
 
 
 class NodeTask:
-    """The classifier of a config on one split of a data set; each epoch sees every node once.
+    """The classifier of a config on one split of a data set (a `training.task.Task`); an epoch uses every node once.
 
     Args:
       config: with the seed of this run.
-      inputs: the graph. split: number of the official split.
+      inputs: the graph.
+      split: number of the official split.
     """
 
-    selects_across_phases = True  # as the authors count
+    selects_across_phases = True  # as in the authors' code
 
     def __init__(self, config: NodeConfig, inputs: NodeInputs, split: int) -> None:
         self.config, self.inputs = config, inputs
@@ -86,25 +92,25 @@ class NodeTask:
         self.phases = plan_phases(config.training, self.model.encoder.phases)
         self._batch_size = config.training.nodes_per_batch
         self.steps_per_epoch = -(-dataset.num_nodes // self._batch_size) if self._batch_size else 1
-        self._weights = np.zeros(dataset.num_nodes, np.float32)  # of the nodes in the loss
+        self._weights = np.zeros(dataset.num_nodes, np.float32)  # 1 for nodes in the loss
         self._weights[self.parts.train] = 1
         self._graph = self._phase = None
-        if not (self._batch_size and config.training.chunk_nodes):  # else it is only ever visited in pieces
+        if not (self._batch_size and config.training.chunk_nodes):  # otherwise no step needs the whole graph
             self._graph = tuple(tf.convert_to_tensor(array) for array in self._pack(slice(None), inputs.edges))
 
     def enter_phase(self, phase: str) -> None:
-        """From here on the model computes in this phase."""
+        """Makes `loss`, `evaluate` and `predict` use this phase of the model."""
         self._phase = phase
         chunk = self.config.training.chunk_nodes
         if chunk:
             forward = ChunkedForward(self.model, self.inputs.edges, chunk_nodes=chunk, fiedler=self.inputs.fiedler)
             self._forward = lambda: forward(self.inputs.dataset.features, phase=phase)
-        else:  # traced anew: the phase is read when a function is traced
+        else:  # trace again: the phase is a Python value of the traced function
             call = tf.function(self._call_model, autograph=False)
             self._forward = lambda: call(self._graph[0], *self._graph[3:], training=False).numpy()
 
     def make_dataset(self, epoch: int, context: tf.distribute.InputContext) -> tf.data.Dataset:
-        """Endless steps: the whole graph, or the parts of a random partition that each epoch draws anew."""
+        """Endless batches: the whole graph, or the subgraphs of a random partition, a new one for each epoch."""
         if not self._batch_size:
             return tf.data.Dataset.from_tensors(self._graph).repeat()
         feature_dim = self.inputs.dataset.features.shape[1]
@@ -113,24 +119,24 @@ class NodeTask:
         return tf.data.Dataset.from_generator(lambda: self._batches(epoch), output_signature=signature).prefetch(1)
 
     def loss(self, batch: tuple[tf.Tensor, ...], *, num_replicas: int) -> tf.Tensor:
-        """One replica's share of the mean over the batch's training nodes."""
+        """Scalar: the mean loss over the batch's training nodes, divided by the number of replicas."""
         features, labels, weights, fiedler, *edges = batch
         logits = self._call_model(features, fiedler, *edges, training=True)
         return node_loss(self.config.training.loss, logits, labels, weights) / num_replicas
 
     def evaluate(self) -> Metrics:
-        """The benchmark's metric on each part of the split, the whole graph at once."""
+        """The benchmark's metric on the training, validation and test nodes, computed on the whole graph."""
         logits, labels = self.predict(), self.inputs.dataset.labels
         metric = self.inputs.dataset.metric
         parts = {"train": self.parts.train, "valid": self.parts.valid, "test": self.parts.test}
         return {name: {metric: evaluate_nodes(metric, logits[nodes], labels[nodes])} for name, nodes in parts.items()}
 
     def select(self, metrics: Metrics) -> float:
-        """The metric on the validation nodes."""
+        """The metric on the validation nodes, by which the best epoch is chosen."""
         return metrics["valid"][self.inputs.dataset.metric]
 
     def predict(self) -> np.ndarray:
-        """Logits [num_nodes, num_classes] of the whole graph with the present weights."""
+        """Logits [num_nodes, num_classes] of the whole graph with the current weights."""
         return self._forward()
 
     def _batches(self, epoch: int) -> Iterator[tuple[Any, ...]]:
@@ -140,7 +146,7 @@ class NodeTask:
                 yield self._pack(sub.nodes, sub.edges)
 
     def _pack(self, nodes: np.ndarray | slice, edges: EdgeIndex) -> tuple[Any, ...]:
-        """What `loss` takes for some nodes and the edges among them."""
+        """The batch for `loss` of some nodes and the edges between them: features, labels, weights, Fiedler, edges."""
         dataset, fiedler = self.inputs.dataset, self.inputs.fiedler
         vector = np.zeros(0, np.float32) if fiedler is None else fiedler[nodes]
         return dataset.features[nodes], dataset.labels[nodes], self._weights[nodes], vector, *edges[:-1]  # no mask

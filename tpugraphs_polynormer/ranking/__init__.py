@@ -1,1 +1,1 @@
-"""Ranking the candidates of programs: training, evaluation, prediction, submission, report."""
+"""Ranking of candidates: the training task, evaluation, prediction, submission, report, own programs."""

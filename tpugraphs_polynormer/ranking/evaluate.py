@@ -1,4 +1,4 @@
-"""Evaluating trained runs on a split: a csv line per graph, a JSON summary, and a table to print."""
+"""Evaluation of trained runs on a split: a csv line per graph, a JSON summary, and a table for the terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SHOWN = ("opa", "tau", "tau_beyond_noise", "slowdown_1", "slowdown_5", "contest
 
 @dataclass(frozen=True)
 class RunEvaluation:
-    """The best weights of one run on the graphs of a split."""
+    """The metrics of a run's best weights on the graphs of a split."""
 
     label: str
     collection: str
@@ -32,7 +32,7 @@ class RunEvaluation:
     graphs: list[GraphMetrics]
 
     def summarize(self) -> dict[str, Any]:
-        """What the JSON file holds."""
+        """The content of the JSON file: run, split, protocol, and means by collection and over collections."""
         facts = {"run": self.label, "split": self.split, "protocol": self.protocol}
         return facts | summarize(self.graphs)
 
@@ -40,7 +40,15 @@ class RunEvaluation:
 def evaluate_run(
     run_dir: Path, data_dir: Path | str, *, split: str, indices_dir: Path | str | None = None, label: str | None = None
 ) -> RunEvaluation:
-    """Metrics of every graph of the split: on the official candidates where given (layout), else on all of them."""
+    """The metrics of one run on every graph of a split.
+
+    Args:
+      run_dir, data_dir: the run directory, and the folder of all datasets.
+      split: `train`, `valid` or `test`; its runtimes must be known.
+      indices_dir: folder of the official index files, which name the candidates to use (layout collections). Without
+        it, and for tiles, all candidates are used.
+      label: name of the run in tables; by default that of its folder.
+    """
     run = open_ranking_run(run_dir)
     name = run.config.data.collection
     indices = find_indices(indices_dir, name)
@@ -60,7 +68,7 @@ def evaluate_runs(
     indices_dir: Path | str | None = None,
     output: Path | None = None,
 ) -> list[RunEvaluation]:
-    """Evaluates each run and writes `evaluation-<split>.csv` and `.json` into it, or into `<output>/<its name>`."""
+    """The evaluation of each run, written as `evaluation-<split>.csv` and `.json` to the run or `<output>/<label>`."""
     runs = expand_runs(run_dirs)
     labels = label_runs(runs)
     results = []
@@ -81,7 +89,7 @@ def _write(folder: Path, result: RunEvaluation) -> None:
 
 
 def format_csv(graphs: Sequence[GraphMetrics]) -> str:
-    """One line per graph."""
+    """The metrics as csv, one line per graph."""
     stream = io.StringIO()
     writer = csv.DictWriter(stream, [field.name for field in fields(GraphMetrics)], lineterminator="\n")
     writer.writeheader()
@@ -90,7 +98,7 @@ def format_csv(graphs: Sequence[GraphMetrics]) -> str:
 
 
 def format_evaluations(results: Sequence[RunEvaluation]) -> str:
-    """One line per run, and the mean over collections where each run has its own, as the contest weighs them."""
+    """A table with one line per run; if every run has its own collection, also their mean, as in the contest."""
     lines = []
     for result in results:
         means = result.summarize()["overall"]

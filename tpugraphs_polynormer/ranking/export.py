@@ -1,15 +1,15 @@
-"""A run as a SavedModel that TF Serving loads and that needs none of this package.
+"""Exports a run as a SavedModel for TF Serving; the SavedModel does not need this package.
 
-Signature `serving_default`: input `examples`, string [B], each a serialized tf.Example of one graph and its
-candidates; outputs `scores`, float32 [B, k] (higher is faster; a graph with fewer candidates than the largest of the
-request is filled up with the smallest float32), and `num_candidates`, int64 [B].
+Signature `serving_default`: the input `examples`, string [B], contains serialized tf.Examples, each of one graph and
+its candidates. The outputs are `scores`, float32 [B, k], where higher is faster, and `num_candidates`, int64 [B]. k is
+the largest number of candidates in the request; the scores of smaller graphs are padded with the smallest float32.
 
-An example is a GraphTensor of the dataset's schema.pbtxt with two features more:
-  `candidates.#size` int64 [1]: k, how many candidates are to be scored;
-  `candidates.codes` int64 [k * num_config_nodes]: candidate by candidate, for each config node the row of its value in
+An example is a GraphTensor of the dataset's schema.pbtxt with two additional features:
+  `candidates.#size` int64 [1]: the number of candidates c;
+  `candidates.codes` int64 [c * num_config_nodes]: for each candidate and config node, the row of the node's value in
   `nodes/config_value.values` (layout: 18 minor-to-major dims; tile: 6 bounds, their sum, their product).
-The config nodes of a layout graph are its config nodes in the order of the edge set "config"; those of a tile graph the
-kernel, output and input bounds. Memory grows with k: send large graphs in several requests of some hundred candidates.
+The config nodes of a layout graph are in the order of the edge set "config"; those of a tile graph are the kernel,
+output and input bounds. Memory grows with c: split the candidates of a large graph into requests of a few hundred.
 """
 
 from __future__ import annotations
@@ -30,11 +30,14 @@ from tpugraphs_polynormer.ranking.task import RankingTask
 from tpugraphs_polynormer.training.run_directory import CONFIG_NAME, RunError
 
 _SIZE, _CODES = "candidates.#size", "candidates.codes"
-_FILL = np.finfo(np.float32).min  # below every real score, and JSON can hold it
+_FILL = np.finfo(np.float32).min  # below every score, and JSON can represent it, unlike -inf
 
 
 def export_ranker(run_dir: Path | str, data_dir: Path | str, output: Path | str) -> Path:
-    """Writes the best weights of a run as a SavedModel folder, whole or not at all, its config in assets.extra."""
+    """Writes the best weights of a run as a SavedModel, with the config in assets.extra; returns `output`.
+
+    The folder is renamed into place when it is complete.
+    """
     output = Path(output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise RunError(f"{output}: exists already; choose a new folder, such as the next version number")
@@ -55,7 +58,7 @@ def export_ranker(run_dir: Path | str, data_dir: Path | str, output: Path | str)
 
 
 def serialize_request(collection: RankingDataset, split: str, number: int, candidates: np.ndarray) -> bytes:
-    """The serialized example of a stored graph with the named candidates [k]: what the signature takes."""
+    """The serialized example of a graph of a dataset with the given candidates [c], as the signature expects it."""
     opened = collection.split(split)
     example = tf.train.Example.FromString(opened.read_record(number))
     codes = opened.read_codes(number, np.asarray(candidates))
@@ -67,7 +70,7 @@ def serialize_request(collection: RankingDataset, split: str, number: int, candi
 
 
 class _Servable(tf.Module):
-    """Holds the weights alone: Keras would otherwise save a trace of every layer beside the signature."""
+    """The weights and the signature. A Keras model would also save a traced function for every layer."""
 
     def __init__(self, task: RankingTask) -> None:
         super().__init__(name="ranker")
@@ -86,7 +89,7 @@ class _Servable(tf.Module):
 
 
 def _parse(spec: tfgnn.GraphTensorSpec, record: tf.Tensor) -> tfgnn.GraphTensor:
-    """One example as a batch of one graph, as the input pipeline makes it."""
+    """A batch of one graph, in the format of the input pipeline."""
     graph = tfgnn.parse_single_example(spec, record)
     features = {_SIZE: tf.io.FixedLenFeature([], tf.int64), _CODES: tf.io.RaggedFeature(tf.int64)}
     drawn = tf.io.parse_single_example(record, features)

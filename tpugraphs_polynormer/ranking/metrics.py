@@ -1,7 +1,7 @@
-"""Ranking metrics on the host: per graph, per collection, over all collections and over seeds.
+"""Ranking metrics in numpy: of one graph, means over a collection, and means over collections.
 
-A higher score means predicted faster. Runtimes are int64 nanoseconds (layout), or divided by
-their normalizers in float64 (tile): equal ratios of integers give equal quotients, and order is never inverted.
+A candidate with a higher score is predicted to be faster. Costs are int64 nanoseconds (layout), or runtimes divided by
+their normalizers in float64 (tile): equal ratios of integers give equal quotients, and the order is kept.
 """
 
 from __future__ import annotations
@@ -19,30 +19,29 @@ from tpugraphs_polynormer.ranking.random_baseline import expected_contest_score,
 
 
 class MetricError(UserError):
-    """Scores or runtimes that cannot be judged; the message names the graph."""
+    """Scores or runtimes cannot be evaluated; the message names the graph."""
 
 
 @dataclass(frozen=True)
 class GraphMetrics:
-    """How well one graph's candidates were ranked.
+    """The metrics of one graph's ranking.
 
-    Scores that are all equal say nothing: every metric is then what a random order gets on average. That is an `opa`
-    of 0.5 and a `tau` of 0 (NaN where all true runtimes are equal too), a layout score of 0, and for the slowdowns and
-    the tile score the mean over all orders (`random_baseline.py`). Ties of only some scores count as in the official
-    metrics.
+    If all scores are equal, every metric has its mean over random orders: `opa` 0.5 and `tau` 0 (NaN if all true
+    runtimes are equal too), the contest score of a layout graph 0, and for slowdowns and the contest score of a tile
+    graph the exact expectation (`random_baseline.py`). Ties between some scores count as in the official metrics.
     """
 
     collection: str
     graph: str
     num_candidates: int
-    opa: float  # see `pair_accuracy`; NaN where all true runtimes are equal
-    tau: float  # see `kendall_tau`; NaN where all true runtimes are equal
-    tau_beyond_noise: float  # see `tau_beyond_noise`; NaN where no pair differs by more than the noise
+    opa: float  # see `pair_accuracy`; NaN if all true runtimes are equal
+    tau: float  # see `kendall_tau`; NaN if all true runtimes are equal
+    tau_beyond_noise: float  # see `tau_beyond_noise`; NaN if no pair differs by more than the noise
     slowdown_1: float  # see `slowdown`
     slowdown_5: float
     slowdown_10: float
     slowdown_100: float
-    contest_score: float  # the contest's, see `tile_contest_score` and `layout_contest_score`
+    contest_score: float  # see `tile_contest_score` and `layout_contest_score`
 
 
 SLOWDOWN_KS = (1, 5, 10, 100)
@@ -59,9 +58,15 @@ def graph_metrics(
     collection: str = "",
     graph: str = "",
 ) -> GraphMetrics:
-    """All metrics of one graph of kind "tile" or "layout"; every array is [candidates].
+    """All metrics of one graph.
 
-    `noise` is the relative difference of runtimes from which a pair counts in `tau_beyond_noise` (archives/noise.py).
+    Args:
+      kind: "tile" or "layout".
+      runtimes: [candidates], positive.
+      scores: [candidates], finite; higher is predicted faster.
+      normalizers: [candidates], the runtimes of the default tile (tile only).
+      noise: pairs with a larger relative difference of runtimes count in `tau_beyond_noise` (archives/noise.py).
+      collection, graph: names for the result and for errors.
     """
     truth = true_costs(runtimes, normalizers, graph=graph)
     ranking = rank_candidates(scores, graph=graph)
@@ -89,7 +94,10 @@ def graph_metrics(
 
 
 def true_costs(runtimes: np.ndarray, normalizers: np.ndarray | None = None, *, graph: str = "") -> np.ndarray:
-    """What is to be ranked: int64 runtimes, or float64 runtimes over normalizers; hidden ones (zeros) are refused."""
+    """[candidates]: the costs, which are int64 runtimes or float64 runtimes over normalizers.
+
+    MetricError if runtimes are hidden (0), as in the official test split.
+    """
     runtimes = np.asarray(runtimes)
     if runtimes.ndim != 1 or not len(runtimes):
         raise MetricError(f"graph {graph!r}: runtimes of shape {runtimes.shape}, expected [candidates], at least one")
@@ -106,7 +114,7 @@ def true_costs(runtimes: np.ndarray, normalizers: np.ndarray | None = None, *, g
 
 
 def rank_candidates(scores: np.ndarray, *, graph: str = "") -> np.ndarray:
-    """Candidate indices, int64, predicted fastest first; equal scores are ranked by index."""
+    """int64 [candidates]: candidate indices, predicted fastest first; equal scores are ordered by index."""
     scores = np.asarray(scores)
     if scores.ndim != 1:
         raise MetricError(f"graph {graph!r}: scores of shape {scores.shape}, expected [candidates]")
@@ -120,23 +128,23 @@ def rank_candidates(scores: np.ndarray, *, graph: str = "") -> np.ndarray:
 
 
 def _predicted_costs(scores: np.ndarray) -> np.ndarray:
-    """The negated scores, which rise with the runtimes; unsigned integers and booleans become float64."""
+    """The negated scores, which increase with the runtime; unsigned integers and booleans become float64."""
     scores = np.asarray(scores)
     return -(scores.astype(np.float64) if scores.dtype.kind in "bu" else scores)
 
 
 def pair_accuracy(runtimes: np.ndarray, scores: np.ndarray) -> float:
-    """OPA: the share of pairs with different runtimes where the faster one has the higher score.
+    """OPA: the share of pairs with different runtimes in which the faster candidate has the higher score.
 
-    As in the official metric a tie of scores is no right answer: it counts as wrong, not as half. NaN without pairs.
+    A pair of equal scores counts as wrong, as in the official metric. NaN if all runtimes are equal.
     """
     return _count_pairs(np.asarray(runtimes), _predicted_costs(scores)).accuracy
 
 
 def kendall_tau(runtimes: np.ndarray, scores: np.ndarray) -> float:
-    """Kendall's tau-b of runtimes against negated scores, as `scipy.stats.kendalltau`; O(n log n), counts are exact.
+    """Kendall's tau-b of runtimes and negated scores, equal to `scipy.stats.kendalltau`.
 
-    NaN where either side is all equal.
+    Counts are exact, in O(n log n). NaN if all runtimes or all scores are equal.
     """
     return _count_pairs(np.asarray(runtimes), _predicted_costs(scores)).tau
 
@@ -144,17 +152,18 @@ def kendall_tau(runtimes: np.ndarray, scores: np.ndarray) -> float:
 def tau_beyond_noise(costs: np.ndarray, scores: np.ndarray, noise: float) -> float:
     """(right - wrong) / pairs over the pairs whose larger cost is more than 1 + noise times the smaller one.
 
-    A tie of scores is neither right nor wrong. NaN where there is no such pair. Counts are exact, in O(n log n).
+    A pair of equal scores is neither right nor wrong. NaN without such a pair. Counts are exact, in O(n log n).
     """
     order = np.argsort(costs, kind="stable")
     costs = np.asarray(costs)[order]
     ranks = np.unique(_predicted_costs(scores), return_inverse=True)[1][order]
-    # Of the costs in ascending order, those that are clearly below the j-th are the first `below[j]`.
+    # Costs ascend: the first `below[j]` of them are below the j-th by more than the noise.
     below = np.searchsorted(costs * (1 + noise) if noise else costs, costs, side="left")
     pairs = int(below.sum())
     if not pairs:
         return math.nan
-    # Each candidate twice: at its index as the smaller cost of a pair, and as the larger one after those below it.
+    # The sequence has every candidate twice: as the smaller cost of a pair, at its index, and as the larger cost, right
+    # after the candidates below it. A pair counts if the smaller cost is earlier in the sequence.
     count = len(costs)
     sequence = np.argsort(np.concatenate([2 * np.arange(count) + 1, 2 * below]), kind="stable")
     ranks, is_smaller = ranks[sequence % count], sequence < count
@@ -164,21 +173,20 @@ def tau_beyond_noise(costs: np.ndarray, scores: np.ndarray, noise: float) -> flo
 
 
 def slowdown(costs: np.ndarray, ranking: np.ndarray, k: int) -> float:
-    """How much slower the best of the k first-ranked candidates is than the best of all: 0 is perfect."""
+    """Smallest cost of the k first-ranked candidates over the smallest cost of all, minus 1; 0 is perfect."""
     return float(costs[ranking[:k]].min() / costs.min()) - 1.0
 
 
 def tile_contest_score(costs: np.ndarray, ranking: np.ndarray) -> float:
-    """`2 - min(cost of the first 5) / min(cost of all)`; not clipped; all candidates where there are fewer than 5."""
+    """`2 - min(cost of the first 5) / min(cost of all)`, which can be negative."""
     return 1.0 - slowdown(costs, ranking, TILE_TOP)
 
 
 def layout_contest_score(costs: np.ndarray, ranking: np.ndarray) -> float:
-    """Kendall's tau of two permutations: the predicted order and the true order.
+    """Kendall's tau of two permutations, the predicted order and the true order; 1 for a single candidate.
 
-    A permutation has no ties, so equal runtimes have to be put in some order: by candidate index, as
-    `rank_candidates` does with equal scores. A ranking that orders them otherwise loses those pairs; `tau` of
-    `GraphMetrics` leaves them out instead. One candidate is always right: 1.
+    A permutation has no ties: equal runtimes are ordered by candidate index, as `rank_candidates` orders equal scores.
+    A ranking with another order of them loses those pairs; `tau` of `GraphMetrics` does not count them.
     """
     count = len(costs)
     if count == 1:
@@ -190,7 +198,7 @@ def layout_contest_score(costs: np.ndarray, ranking: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Exact counts over all pairs of candidates."""
+    """Exact counts of pairs of candidates."""
 
     comparable: int  # different runtimes
     scored_apart: int  # different scores
@@ -217,17 +225,18 @@ def _count_pairs(runtimes: np.ndarray, scores: np.ndarray) -> _Pairs:
     both_counts = np.unique(times * len(rank_counts) + ranks, return_counts=True)[1]
     total = math.comb(len(runtimes), 2)
     tied_times, tied_ranks, tied_both = (int((n * (n - 1) // 2).sum()) for n in (time_counts, rank_counts, both_counts))
-    # Sorted by runtime, then by score: an inversion of scores is then a pair with both different, the wrong way round.
+    # After sorting by runtime, then by predicted cost, an inversion is a pair with both different, in opposite order.
     wrong = _count_inversions(ranks[np.lexsort((ranks, times))])
     right = total - tied_times - tied_ranks + tied_both - wrong
     return _Pairs(comparable=total - tied_times, scored_apart=total - tied_ranks, right=right, wrong=wrong)
 
 
 def _count_inversions(values: np.ndarray, is_first: np.ndarray | None = None) -> int:
-    """Pairs i < j with values[i] > values[j], for values in 0..n-1; with a mask, those where i is marked and j is not.
+    """The number of pairs i < j with values[i] > values[j], for values in 0..n-1; O(n log n).
 
-    An inversion is decided at the highest bit in which its two values differ. Bit by bit from the top, with the values
-    stably grouped by the bits above, each value with a 0 there is inverted with the 1s before it in its group.
+    With `is_first`, only pairs where i is marked and j is not. The highest bit in which two values differ decides
+    whether they are inverted. The loop starts at the highest bit and keeps the values stably grouped by the higher
+    bits: a value whose bit is 0 is inverted with every earlier value of its group whose bit is 1.
     """
     inversions = 0
     can_be_first = np.ones(len(values), bool) if is_first is None else is_first
@@ -245,7 +254,7 @@ def _count_inversions(values: np.ndarray, is_first: np.ndarray | None = None) ->
 
 
 class GraphAccumulator:
-    """The scores of one graph, gathered from blocks of candidates in any order."""
+    """Collects the scores of one graph from blocks of candidates, in any order."""
 
     def __init__(self, num_candidates: int, *, graph: str = "") -> None:
         self._graph = graph
@@ -253,7 +262,7 @@ class GraphAccumulator:
         self._is_seen = np.zeros(num_candidates, bool)
 
     def add(self, indices: np.ndarray, scores: np.ndarray) -> None:
-        """Takes the scores [b] of the candidates `indices` [b]; a candidate given twice is refused."""
+        """Adds the scores [b] of the candidates `indices` [b]; MetricError if a candidate has a score already."""
         indices, scores = np.asarray(indices), np.asarray(scores)
         if indices.ndim != 1 or indices.shape != scores.shape:
             raise MetricError(f"{self._name}: indices {indices.shape} and scores {scores.shape}, expected equal, [b]")
@@ -268,7 +277,7 @@ class GraphAccumulator:
         self._is_seen[indices] = True
 
     def result(self) -> np.ndarray:
-        """float64 [num_candidates]: the scores in candidate order; refused while some are missing."""
+        """float64 [num_candidates]: the scores in candidate order; MetricError if some are missing."""
         missing = np.flatnonzero(~self._is_seen)
         if len(missing):
             raise MetricError(
@@ -283,10 +292,10 @@ class GraphAccumulator:
 
 
 def summarize(graphs: Iterable[GraphMetrics]) -> dict[str, dict]:
-    """Means over the graphs of each collection, and over the collections, as the contest weighs them.
+    """`{"collections": {id: means}, "overall": means}`, where means has METRICS and `num_graphs`.
 
-    `{"collections": {id: means}, "overall": means}`, where means hold METRICS and `num_graphs`. A graph counts where
-    its metric is defined; a mean over nothing is None, so that the result is JSON.
+    The means of a collection are over its graphs; `overall` is the mean over collections, as in the contest. Undefined
+    metrics (NaN) are left out; the mean of no value is None, so that the result can be written as JSON.
     """
     rows: dict[str, list[dict]] = {}
     for graph in graphs:

@@ -1,4 +1,4 @@
-"""Ranks the layouts of a user's own program with a trained run: HLO in, best candidates out."""
+"""Ranks layout candidates of a user's own HLO program with a trained run."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from tpugraphs_polynormer.training.run_directory import RunError
 
 @dataclass(frozen=True)
 class Novelty:
-    """How far a program lies from the training data."""
+    """The share of a program that the training data does not cover."""
 
-    unseen_opcodes: tuple[str, ...]  # in no training graph
+    unseen_opcodes: tuple[str, ...]  # the program's opcodes that no training graph has
     unseen_share: float  # of nodes with such an opcode
     outside_share: float  # of nodes with a feature outside the range of the training nodes
 
@@ -49,7 +49,11 @@ class Novelty:
 
 @dataclass(frozen=True)
 class ProgramRanking:
-    """The candidates [c, nc, 18] of a program, their scores [c] (higher is faster) and order (fastest first)."""
+    """The ranked candidates of a program.
+
+    `candidates` [c, nc, 18] are layouts of the nc config nodes, the compiler's default first. `scores` [c]: higher is
+    faster. `order` [c]: candidate indices, predicted fastest first.
+    """
 
     module: Module
     candidates: np.ndarray
@@ -59,11 +63,11 @@ class ProgramRanking:
 
     @property
     def default_rank(self) -> int:
-        """The rank of the compiler's default (candidate 0), 1 for the fastest."""
+        """The rank of the compiler's default (candidate 0); 1 is the fastest."""
         return int(np.flatnonzero(self.order == 0)[0]) + 1
 
     def describe(self, most: int) -> str:
-        """The best candidates in words: only what they change against the compiler's default."""
+        """A text of the best `most` candidates and their differences from the compiler's default."""
         choices = enumerate_choices(self.module)
         spread = float(self.scores.std()) or 1.0
         lines = [f"the compiler's default is predicted at rank {self.default_rank} of {len(self.order)}"]
@@ -78,12 +82,12 @@ class ProgramRanking:
 def rank_program(
     run_dir: Path | str, module: Module, *, num_candidates: int = 1000, seed: int = 0, mode: str = "default"
 ) -> ProgramRanking:
-    """Draws layout candidates of a program, the compiler's default first, and scores them with a run's best weights.
+    """The layout candidates of a program, drawn at random, the compiler's default first, ranked by a trained run.
 
     Args:
       run_dir: a run trained on a layout collection.
-      module: the program, see `hlo.wire.parse_module`, `hlo.from_jax`, `hlo.from_tf`.
-      num_candidates, seed, mode: see `hlo.candidates.draw_candidates`.
+      module: the program, from `hlo.protobuf.parse_module`, `hlo.from_jax` or `hlo.from_tf`.
+      num_candidates, seed, mode: see `hlo.sampling.draw_candidates`.
     """
     run = open_ranking_run(run_dir)
     facts = read_facts(run)
@@ -108,7 +112,7 @@ def rank_program(
 
 
 def measure_novelty(node_feat: np.ndarray, node_opcode: np.ndarray, statistics: FeatureStatistics) -> Novelty:
-    """Compares a program's [n, 140] features and [n] opcodes with the train split's."""
+    """Compares a program's features [n, 140] and opcodes [n] with the statistics of the training data."""
     unseen = np.array(statistics.opcode_counts)[node_opcode] == 0
     outside = (node_feat < np.array(statistics.minimum)) | (node_feat > np.array(statistics.maximum))
     return Novelty(
@@ -119,7 +123,7 @@ def measure_novelty(node_feat: np.ndarray, node_opcode: np.ndarray, statistics: 
 
 
 def _make_dataset(folder: Path, collection: str, arrays: dict[str, np.ndarray]) -> RankingDataset:
-    """A dataset of one graph, made and read by the very code that makes and reads the others."""
+    """A dataset of one graph, written and read by the same code as any other dataset."""
     write_archive(folder / "program.npz", arrays)
     options = PreprocessOptions()
     description = write_shard(

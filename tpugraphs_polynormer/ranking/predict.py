@@ -1,4 +1,4 @@
-"""From trained runs to one prediction file per graph: alone or as an ensemble, streaming, resumable."""
+"""Writes one prediction file per graph with the models of one or several runs; resumable."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ AVERAGES = ("rank", "score")
 
 
 def average_scores(scores: Sequence[np.ndarray], how: str) -> np.ndarray:
-    """Scores [c] of several models -> one [c]: the mean rank, or the mean of the standardised scores; higher is faster.
+    """[c]: the mean over models of their ranks (`how` "rank") or standardized scores ("score"); higher is faster.
 
-    The scores of a single model are left as they are.
+    The scores [c] of a single model are returned unchanged.
     """
     if len(scores) == 1:
         return scores[0]
@@ -41,14 +41,19 @@ def average_scores(scores: Sequence[np.ndarray], how: str) -> np.ndarray:
 
 
 class Ensemble:
-    """The models of one or several runs on one collection, which score as one."""
+    """The models of one or several runs of a collection; their scores are averaged.
+
+    Args:
+      run_dirs: the runs. data_dir: the folder of all datasets.
+      average: see `average_scores`.
+    """
 
     def __init__(self, run_dirs: Sequence[Path | str], data_dir: Path | str, average: str) -> None:
         self._scorers = [load_ranker(path, data_dir).make_scorer() for path in run_dirs]
         self._average = average
 
     def score_source(self, split: RankingSplit, number: int) -> np.ndarray:
-        """[c] scores of a graph's candidates in the order of its source archive."""
+        """float32 [c]: the scores of a graph's candidates, in the order of its archive."""
         entry = split.graphs[number]
         if entry.num_candidates != entry.num_source_candidates:
             raise DatasetError(f"{entry.name}: its repeated candidates were collapsed; predict the valid or test split")
@@ -60,7 +65,7 @@ class Ensemble:
 
 @dataclass(frozen=True)
 class PendingGraph:
-    """One graph to be scored."""
+    """One graph of a prediction job."""
 
     collection: str
     number: int
@@ -70,7 +75,7 @@ class PendingGraph:
 
 @dataclass(frozen=True)
 class PredictionPlan:
-    """What is predicted from what; plain values, so that it can be sent to workers."""
+    """A prediction job: runs, data, output and graphs. All values are plain, so that Beam can send it to workers."""
 
     runs: dict[str, tuple[str, ...]]  # collection -> run directories
     data_dir: str
@@ -80,7 +85,7 @@ class PredictionPlan:
     tasks: tuple[PendingGraph, ...]
 
     def is_done(self, task: PendingGraph) -> bool:
-        """Whether the graph's prediction is there, whole, and of the right length."""
+        """Whether the graph has a readable prediction file of the right length."""
         path = prediction_path(self.output, task.id)
         if not path.exists():
             return False
@@ -90,26 +95,30 @@ class PredictionPlan:
             return False
 
     def pending(self) -> list[PendingGraph]:
-        """What is still to do."""
+        """The graphs without a finished prediction."""
         return [task for task in self.tasks if not self.is_done(task)]
 
     def open_split(self, collection: str) -> RankingSplit:
-        """The split to predict of a collection."""
+        """The split of a collection that is predicted."""
         return RankingDataset(Path(self.data_dir) / find_collection(collection).folder).split(self.split)
 
     def load_ensemble(self, collection: str) -> Ensemble:
-        """The models of a collection."""
+        """The models of a collection's runs."""
         return Ensemble(self.runs[collection], self.data_dir, self.average)
 
     def count_done(self) -> int:
-        """How many prediction files there are, looked at from outside."""
+        """The number of prediction files that exist; their content is not read."""
         return sum(prediction_path(self.output, task.id).exists() for task in self.tasks)
 
 
 def plan_predictions(
     run_dirs: Sequence[Path | str], data_dir: Path | str, output: Path | str, *, split: str, average: str
 ) -> PredictionPlan:
-    """Lists the graphs, and notes in the output by which weights they are predicted; refuses to mix with others'."""
+    """The prediction job of a split.
+
+    Writes recipe.json to the output: config and hash of the weights, and hash of the dataset's manifest. RunError if
+    the output has predictions of another recipe.
+    """
     groups = group_runs(run_dirs)
     tasks: list[PendingGraph] = []
     for collection, runs in groups.items():
@@ -125,7 +134,7 @@ def plan_predictions(
 
 
 def predict(plan: PredictionPlan) -> int:
-    """Scores what is pending, graph by graph; returns how many were. Killed, it goes on where it stopped."""
+    """Writes the missing predictions and returns their number. After a kill, the same call resumes."""
     pending = plan.pending()
     with tqdm(total=len(pending), desc="predict", unit="graph", disable=None) as progress:
         for task, scores in _score(plan, pending):
@@ -144,7 +153,7 @@ def _score(plan: PredictionPlan, tasks: Sequence[PendingGraph]) -> Iterator[tupl
 
 
 def _describe(runs: Sequence[RunDirectory], collection: RankingDataset, split: str, average: str) -> dict[str, Any]:
-    """What decides the predictions, without the places where it lies."""
+    """The recipe of a collection's predictions: everything they depend on, without paths."""
     weights = []
     for run in runs:
         prefix = Path(checkpoint_path(run))

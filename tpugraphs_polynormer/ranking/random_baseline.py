@@ -1,4 +1,4 @@
-"""What a random ranking would score: exact expectations over all orders, so that no seed is needed."""
+"""Exact expectations of metrics over all orders of the candidates: the scores of a random ranking."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tpugraphs_polynormer.catalog import TILE_TOP
 
 
 def expected_slowdown(costs: np.ndarray, k: int) -> float:
-    """Mean slowdown of the best of k candidates drawn at random from costs [c], without replacement.
+    """Mean slowdown of the best of k candidates that are drawn at random from costs [c] without replacement.
 
-    Of the costs in ascending order the i-th (from 0) is the smallest drawn in C(c - 1 - i, k - 1) of C(c, k) draws.
+    In ascending order of costs, the i-th (from 0) is the smallest of the draw in C(c - 1 - i, k - 1) of C(c, k) draws.
     """
     ascending = np.sort(np.asarray(costs, np.float64))
     count, k = len(ascending), min(k, len(costs))
@@ -21,7 +21,7 @@ def expected_slowdown(costs: np.ndarray, k: int) -> float:
 
 
 def expected_contest_score(kind: str, costs: np.ndarray) -> float:
-    """The contest's score that a random ranking of costs [c] has on average: for layouts tau is 0."""
+    """The mean contest score of a random ranking of costs [c]; 0 for a layout graph."""
     if kind == "tile":
         return 1.0 - expected_slowdown(costs, TILE_TOP)
     return 0.0 if len(costs) > 1 else 1.0

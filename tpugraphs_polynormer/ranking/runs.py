@@ -1,4 +1,4 @@
-"""Trained ranking runs on disk: opened, grouped, named, and restored with their best weights."""
+"""Trained ranking runs: finds, groups and labels run directories, and restores their best weights."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from tpugraphs_polynormer.training.trainer import restore_best
 
 
 def load_ranker(run_dir: Path | str, data_dir: Path | str) -> RankingTask:
-    """The task of a run with its best weights (and their phase) restored.
+    """The task of a run, with the best weights and their phase, on the dataset of its collection below `data_dir`.
 
-    Features are scaled as they were in training, by the statistics that the run keeps, not by those of the dataset.
+    Features are scaled as in training: by the statistics that the run directory has, not by those of the dataset.
     """
     run = open_ranking_run(run_dir)
     return restore_task(run, read_facts(run), open_collection(run.config, data_dir))
 
 
 def read_facts(run: RunDirectory) -> DatasetFacts:
-    """What a run keeps of the data it was trained on."""
+    """The kind and the feature statistics of a run's training data, as stored in the run directory."""
     return parse_record(DatasetFacts, run.read_json(FACTS_NAME), str(run.path / FACTS_NAME))
 
 
 def restore_task(run: RunDirectory, facts: DatasetFacts, collection: RankingDataset) -> RankingTask:
-    """The task of a run on any collection of its kind, with the best weights and their phase restored."""
+    """The task of a run, with the best weights and their phase, on any dataset of the same kind."""
     checkpoint_path(run)
     task = RankingTask(run.config, collection, facts=facts)
     restore_best(task, run)
@@ -43,7 +43,7 @@ def restore_task(run: RunDirectory, facts: DatasetFacts, collection: RankingData
 
 
 def open_ranking_run(run_dir: Path | str) -> RunDirectory:
-    """An existing run that ranks candidates."""
+    """An existing run; RunError if it is not of the ranking task."""
     run = RunDirectory.open(run_dir)
     if not isinstance(run.config, RankingConfig):
         raise RunError(f"{run.path}: a run of task {run.config.task}, expected ranking")
@@ -51,7 +51,7 @@ def open_ranking_run(run_dir: Path | str) -> RunDirectory:
 
 
 def checkpoint_path(run: RunDirectory) -> str:
-    """The prefix of the best checkpoint's files; RunError where there is none."""
+    """The path prefix of the best checkpoint's files; RunError if there is none."""
     folder = run.path / "checkpoints" / "best"
     path = tf.train.latest_checkpoint(str(folder))
     if path is None:
@@ -60,7 +60,7 @@ def checkpoint_path(run: RunDirectory) -> str:
 
 
 def expand_runs(run_dirs: Sequence[Path | str]) -> list[Path]:
-    """The run directories; a folder of runs by seed (`seed-0`, `seed-1`, ...) stands for all of them."""
+    """The run directories; a folder of runs by seed (`seed-0`, `seed-1`, ...) is replaced by those runs."""
     runs: list[Path] = []
     for path in map(Path, run_dirs):
         seeds = sorted(path.glob("seed-*"), key=lambda seed: (len(seed.name), seed.name))
@@ -72,7 +72,7 @@ def expand_runs(run_dirs: Sequence[Path | str]) -> list[Path]:
 
 
 def group_runs(run_dirs: Sequence[Path | str]) -> dict[str, list[RunDirectory]]:
-    """The runs by the collection that they were trained on; several of one collection are an ensemble."""
+    """The runs, grouped by collection; several runs of one collection form an ensemble."""
     groups: dict[str, list[RunDirectory]] = {}
     for path in expand_runs(run_dirs):
         run = open_ranking_run(path)
@@ -81,7 +81,7 @@ def group_runs(run_dirs: Sequence[Path | str]) -> dict[str, list[RunDirectory]]:
 
 
 def label_runs(runs: Sequence[Path]) -> list[str]:
-    """A short name for each: the folder's, with that of its parent where two would be the same."""
+    """A label for each run: its folder's name, preceded by the parent's name if two folders have the same name."""
     names = [run.resolve().name for run in runs]
     labels = [
         f"{run.resolve().parent.name}-{name}" if names.count(name) > 1 else name

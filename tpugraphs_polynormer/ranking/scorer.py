@@ -1,4 +1,4 @@
-"""Scores and metrics of whole graphs, block by block: the forward path of validation and prediction."""
+"""Scores and metrics of all candidates of a graph, in blocks of candidates; used by validation and prediction."""
 
 from __future__ import annotations
 
@@ -19,12 +19,20 @@ from tpugraphs_polynormer.models.ranking.batch import Batch, unpack_batch
 from tpugraphs_polynormer.models.ranking.model import Encoded, RankingModel
 from tpugraphs_polynormer.ranking.metrics import GraphAccumulator, GraphMetrics, graph_metrics
 
-# Floats of per-candidate state held at once: bounds memory whatever the graph's size.
+# The largest number of per-candidate state values in a block; it limits memory.
 _BLOCK_FLOATS = 16_000_000
 
 
 class Scorer:
-    """Scores candidates with a model; what no candidate can change is computed once per graph."""
+    """Scores the candidates of graphs with a model; what does not depend on candidates is computed once per graph.
+
+    Args:
+      model: the ranking model.
+      collection: the dataset that the graphs come from.
+      candidates_per_group: number of candidates per group, if the model's candidates attend to each other.
+      phase: of the encoder; None for the last.
+      seed: of the random groups.
+    """
 
     def __init__(
         self,
@@ -41,7 +49,7 @@ class Scorer:
         self._traces: dict[tuple, Callable] = {}
 
     def _trace(self, function: Callable, *arguments: Any) -> Callable:
-        """A function traced once for all sizes: the order of scoring changes no bit."""
+        """The function, traced once for all sizes, so that scores do not depend on the graphs scored before."""
         specs = tf.nest.map_structure(_forget_size, arguments)
         key = (function.__name__, *tf.nest.flatten(specs))
         if key not in self._traces:
@@ -49,7 +57,7 @@ class Scorer:
         return self._traces[key]
 
     def _begin(self, *fields: tf.Tensor) -> tuple[Batch, Encoded]:
-        """A graph with its first block of candidates, and what the model makes of the graph alone."""
+        """A graph with its first block of candidates, and its encoding, which does not depend on candidates."""
         batch = unpack_batch(parse_graph(self._collection.manifest.kind, *fields))
         return batch, self._model.encode(batch, **self._run)
 
@@ -57,13 +65,13 @@ class Scorer:
         return self._model.score(batch, encoded, **self._run)
 
     def score_graph(self, split: RankingSplit, number: int, candidates: np.ndarray | None = None) -> np.ndarray:
-        """[c] float64 scores of all candidates of a graph, or of the [c] named ones; higher is faster."""
+        """float64 [c]: the scores of all candidates of a graph, or of those with indices `candidates` [c]."""
         entry = split.graphs[number]
         if candidates is None:
             candidates = np.arange(entry.num_candidates)
         config = self._model.config
         if not config.cross_candidates:
-            # A tile's candidates meet every node, a layout's the config nodes.
+            # After the encoder, a tile candidate is joined with every node, a layout candidate with the config nodes.
             met = entry.num_config_nodes if self._collection.manifest.kind == "layout" else entry.num_nodes
             block = block_size(config, entry.num_nodes, met, len(candidates))
             return self._score_in_order(split, number, candidates, block)
@@ -72,7 +80,7 @@ class Scorer:
     def _score_in_groups(
         self, split: RankingSplit, number: int, candidates: np.ndarray, config: RankingModelConfig
     ) -> np.ndarray:
-        """Candidates see each other, so who stands beside whom matters: the mean over random groupings."""
+        """[c]: the mean of scores over random groupings, because candidates of a group attend to each other."""
         total = np.zeros(len(candidates))
         for grouping in range(config.num_groupings):
             order = np.random.default_rng((self._seed, grouping)).permutation(len(candidates))
@@ -86,7 +94,7 @@ class Scorer:
             if batch is None:
                 fields = part.fields
                 batch, encoded = self._trace(self._begin, *fields)(*fields)
-                batch = batch._replace(num_graphs=1)  # a number, which the trace made a tensor
+                batch = batch._replace(num_graphs=1)  # the trace returned this number as a tensor
             else:
                 batch = batch._replace(codes=tf.constant(part.codes), candidate_mask=tf.constant(part.mask[None]))
             scores = self._trace(self._score, batch, encoded)(batch, encoded)[0].numpy()
@@ -95,16 +103,18 @@ class Scorer:
 
 
 def _forget_size(each: Any) -> Any:
-    """A tensor's spec with an unknown first dimension; numbers stay what they are."""
+    """The spec of a tensor with an unknown first dimension; other values unchanged."""
     if not tf.is_tensor(each):
         return each
     return tf.TensorSpec([None, *each.shape[1:]] if each.shape.rank else [], each.dtype)
 
 
 def block_size(config: RankingModelConfig, num_nodes: int, num_met: int, num_candidates: int) -> int:
-    """How many candidates to score at once: a power of two, so that few shapes are traced.
+    """The number of candidates per block: a power of two, so that few shapes occur.
 
-    `num_met` of the graph's nodes meet the candidates after the encoder (late fusion), or all before it (early).
+    Args:
+      config: of the model. num_nodes, num_candidates: of the graph.
+      num_met: number of nodes that are joined with candidates after the encoder (late fusion only).
     """
     rows = num_nodes if config.fusion == "early" else max(num_met, 1)
     fitting = min(1024, max(16, _BLOCK_FLOATS // (rows * config.hidden_dim)))
@@ -114,7 +124,13 @@ def block_size(config: RankingModelConfig, num_nodes: int, num_met: int, num_can
 def choose_candidates(
     split: RankingSplit, *, most: int, seed: int = 0, indices: Mapping[str, np.ndarray] | None = None
 ) -> list[np.ndarray]:
-    """Which candidates of each graph to evaluate: the given indices, else at most `most` (0: all), by seed."""
+    """The candidate indices to evaluate, per graph of a split.
+
+    Args:
+      most: number of candidates drawn from a graph with more; 0 for all.
+      seed: of the draw.
+      indices: graph name -> candidate indices, which replace the draw.
+    """
     chosen = []
     for number, entry in enumerate(split.graphs):
         if indices is not None and entry.name in indices:
@@ -135,7 +151,13 @@ def choose_candidates(
 def evaluate_split(
     scorer: Scorer, split: RankingSplit, *, collection: str, candidates: Sequence[np.ndarray], progress: bool = False
 ) -> list[GraphMetrics]:
-    """The metrics of each graph of a split on the given candidates of it, in bounded memory."""
+    """The metrics of each graph of a split.
+
+    Args:
+      scorer: of the model. collection: name of the collection.
+      candidates: per graph, the indices of the candidates to evaluate.
+      progress: whether to show a bar.
+    """
     kind = find_collection(collection).kind
     results = []
     for number in tqdm(range(len(split)), desc=collection, unit="graph", disable=None if progress else True):

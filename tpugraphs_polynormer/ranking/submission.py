@@ -1,12 +1,12 @@
-"""The contest's csv: which rows a data set asks for, writing it, and scoring it where the truth is known.
+"""The contest's csv: the rows it must have, writing it, and its score if the true runtimes are known.
 
-A submission is UTF-8 text: the header `ID,TopConfigs`, then one row per test graph in data-set order. `ID` is the
-collection's id and the graph's name, `TopConfigs` candidate indices joined by `;`, predicted fastest first: five for
-a tile graph (all, if it has fewer), all for a layout graph.
+A submission is UTF-8 text: the header `ID,TopConfigs`, then one row per test graph in the order of the data set. `ID`
+is the collection's id and the graph's name. `TopConfigs` is a list of candidate indices joined by `;`, predicted
+fastest first: five for a tile graph (all, if it has fewer), all for a layout graph.
 
-Predictions come as one archive per graph, `<predictions>/<collection folder>/<graph>.npz` (for example
-`layout/xla/default/alexnet.npz`), with `ranking` int64 [c], fastest first, and `scores` float32 [c]. A file is whole
-when it is there, so a killed prediction continues with the graphs that have none.
+Predictions are npz files, one per graph, `<predictions>/<collection folder>/<graph>.npz` (for example
+`layout/xla/default/alexnet.npz`), with `ranking` int64 [c], fastest first, and `scores` float32 [c]. A file is renamed
+into place when it is complete, so that a killed prediction resumes with the graphs without a file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tpugraphs_polynormer.ranking.submission_rules import ExpectedRow, Faults, S
 
 
 def expected_rows(data_dir: Path | str) -> list[ExpectedRow]:
-    """The rows for the test split of `<data_dir>/npz`: collections in catalog order, graphs by name.
+    """The rows for the test split below `<data_dir>/npz`: collections in the order of the catalog, graphs by name.
 
     A collection without test graphs has no rows. Only the headers of the archives are read.
     """
@@ -55,7 +55,7 @@ def expected_rows(data_dir: Path | str) -> list[ExpectedRow]:
 
 
 def write_prediction(predictions_dir: Path | str, row_id: str, scores: np.ndarray) -> Path:
-    """Writes one graph's scores [c] and the ranking they give; returns the file's path."""
+    """Writes the scores [c] of one graph and their ranking; returns the path of the file."""
     row = ExpectedRow(row_id, len(scores))
     scores = np.asarray(scores, np.float32)
     path = prediction_path(predictions_dir, row_id)
@@ -64,19 +64,19 @@ def write_prediction(predictions_dir: Path | str, row_id: str, scores: np.ndarra
 
 
 def prediction_path(predictions_dir: Path | str, row_id: str) -> Path:
-    """Where the prediction of that ID is kept."""
+    """The path of the prediction file of an ID."""
     row = ExpectedRow(row_id, 0)
     return Path(predictions_dir) / row.collection.folder / f"{row.graph}.npz"
 
 
 def read_prediction(path: Path | str) -> tuple[np.ndarray, np.ndarray]:
-    """One graph's (ranking, scores)."""
+    """(ranking, scores) of one prediction file."""
     ranking, scores = _read_arrays(Path(path), "ranking", "scores")
     return ranking, scores
 
 
 def read_rankings(predictions_dir: Path | str) -> dict[str, np.ndarray]:
-    """Every ranking below a predictions folder, by ID."""
+    """The rankings of all prediction files below a folder, by ID."""
     rankings = {}
     for collection in COLLECTIONS.values():
         for path in _sorted_archives(Path(predictions_dir) / collection.folder):
@@ -88,7 +88,7 @@ def read_rankings(predictions_dir: Path | str) -> dict[str, np.ndarray]:
 
 
 def write_submission(path: Path | str, rankings: Mapping[str, np.ndarray], expected: Sequence[ExpectedRow]) -> None:
-    """Checks the rankings, then writes the csv atomically; a tile ranking may be longer than the five it gives."""
+    """Checks the rankings, then writes the csv atomically; of a tile ranking the first five are written."""
     path = Path(path)
     faults = Faults()
     known = {row.id for row in expected}
@@ -116,9 +116,9 @@ def write_submission(path: Path | str, rankings: Mapping[str, np.ndarray], expec
 
 
 def score_submission(path: Path | str, truth_dir: Path | str, expected: Sequence[ExpectedRow]) -> dict[str, float]:
-    """The contest's score of each collection, and under "mean" of them all.
+    """The contest score of each collection, and their mean under the key "mean".
 
-    The truth is in `<truth_dir>/<collection folder>/test/<graph>.npz`, under the archives' own keys.
+    The true runtimes are in `<truth_dir>/<collection folder>/test/<graph>.npz`, under the keys of the archives.
     """
     rankings = read_submission(path, expected)
     scores: dict[str, list[float]] = {}
@@ -135,7 +135,7 @@ def _sorted_archives(folder: Path) -> Iterable[Path]:
 
 
 def _read_costs(path: Path, row: ExpectedRow) -> np.ndarray:
-    """float64 or int64 [c]: what the row's candidates truly cost."""
+    """float64 or int64 [c]: the true costs of the row's candidates."""
     keys = ("config_runtime", "config_runtime_normalizers") if row.collection.kind == "tile" else ("config_runtime",)
     costs = true_costs(*_read_arrays(path, *keys), graph=row.id)
     if len(costs) != row.num_candidates:
@@ -145,7 +145,7 @@ def _read_costs(path: Path, row: ExpectedRow) -> np.ndarray:
 
 def _read_arrays(path: Path, *keys: str) -> list[np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as archive:  # of a bare .npy: no context, AttributeError in Python 3.10
+        with np.load(path, allow_pickle=False) as archive:  # of a .npy file: AttributeError in Python 3.10
             return [archive[key] for key in keys]
     except FileNotFoundError:
         raise SubmissionError(f"{path}: found nothing, expected an archive with {', '.join(keys)}") from None

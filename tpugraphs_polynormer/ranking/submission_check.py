@@ -1,12 +1,12 @@
-"""Everything that is wrong with a contest csv, with the data set at hand or without it.
+"""Checks a contest csv and lists its violations, with or without the data set.
 
-One reader serves both cases; `submission_rules` tells it which rows a file must have.
+The same reader is used in both cases; `submission_rules` has the rows that a file must have.
 
-The reader splits lines itself, in five lines of code, instead of using the csv module. A row of 100 MB costs
-`csv.reader` 637 MB of memory, and this reader 3 MB. `csv.reader` refuses fields of more than 131,072 characters, which
-is a limit of the whole process, and a layout row of 100,040 candidates has 589,169. It takes all lines after a quote
-that is never closed as one field, so that neither their violations nor their numbers would be known, and lets such a
-quote pass on the last line.
+The reader splits lines itself, in five lines of code, instead of using the csv module. For a row of 100 MB `csv.reader`
+needs 637 MB of memory, and this reader 3 MB. `csv.reader` refuses fields of more than 131,072 characters, a limit of
+the whole process, but a layout row of 100,040 candidates has 589,169. After a quote that is never closed it reads all
+remaining lines as one field, so that their violations and line numbers are lost, and it accepts such a quote on the
+last line.
 """
 
 from __future__ import annotations
@@ -31,33 +31,32 @@ from tpugraphs_polynormer.ranking.submission_rules import (
 )
 
 HEADER = "ID,TopConfigs"
-_SPARE_BYTES = 4096  # a row that is longer than the longest valid row by more than this is measured, not parsed
-_SPARE_LINES = 1000  # so many lines more than twice the rows of a valid file are read; a hostile file may have millions
+_SPARE_BYTES = 4096  # a row that exceeds the longest valid row by more than this is measured, not parsed
+_SPARE_LINES = 1000  # lines that are read beyond twice the rows of a valid file; a hostile file may have millions
 _INTEGER = re.compile(r"-?[0-9]+")
-_MAX_DIGITS = 18  # int64 holds every integer of that many characters
+_MAX_DIGITS = 18  # int64 can represent every integer of that many characters
 
 
 def check_submission(path: Path | str, expected: Sequence[ExpectedRow] | None = None) -> list[Violation]:
-    """Everything wrong with a file, in the order met; past 100 a last one of kind "more" counts the rest.
+    """The violations of a file, in the order of the file; at most 100, then one of kind "more" with the number left.
 
-    The check is strict where readers of csv are lenient: CRLF line ends, a byte order mark and rows in another order
-    are each reported once, since the file then is not byte for byte what the data set asks for. A missing last newline
-    and quotes around a field are fine. Memory and time are bounded: rows too long to be valid are measured, not parsed,
-    and the check ends at a line that is far beyond the last row of a valid file.
+    CRLF line ends, a byte order mark and rows in another order are violations too, each reported once; csv readers
+    often accept them. A missing last newline and quotes around a field are accepted. Memory and time are bounded: a row
+    that is too long to be valid is measured, not parsed, and the check ends at a line far beyond the last row of a
+    valid file.
 
     Args:
-        path: The file.
-        expected: The rows of the data set. None checks for the official test split by what is known without its
-            files: 894 rows, so many of each collection in any order; five distinct candidates of a tile kernel, or all
-            of 0..k-1 for k < 5, as a kernel may have so few; a permutation of 1,000 or 1,001 candidates of a layout
-            graph.
+      path: the file.
+      expected: the rows of the data set. None checks what is known about the official test split without its files:
+        894 rows, with the official number per collection, in any order; for a tile kernel five distinct candidates, or
+        all of 0..k-1 if it has k < 5; for a layout graph a permutation of 1,000 or 1,001 candidates.
     """
     rules = OfficialRules() if expected is None else ExactRules(expected)
     return _read(path, rules)[1].all()
 
 
 def read_submission(path: Path | str, expected: Sequence[ExpectedRow]) -> dict[str, np.ndarray]:
-    """The rankings of a file without violations, by ID; raises with all of them otherwise."""
+    """The rankings of a file, by ID; SubmissionError with all violations if there are any."""
     rankings, faults = _read(path, ExactRules(expected))
     faults.raise_if_any(f"{path}: not a valid submission")
     return rankings
@@ -79,11 +78,11 @@ def _read(path: Path | str, rules: Rules) -> tuple[dict[str, np.ndarray], Faults
 
 
 class _Reader:
-    """Takes the lines of a file one by one, and keeps the valid rows and all violations."""
+    """Collects valid rows and violations, line by line."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._lines: dict[str, int] = {}  # where each ID was first seen
+        self._lines: dict[str, int] = {}  # ID -> line of its first row
         self._num_lines = 0
         self._is_whole = True
         self.max_bytes = _SPARE_BYTES + rules.max_row_bytes
@@ -116,12 +115,12 @@ class _Reader:
         self._take_row(number, fields, text, length)
 
     def refuse_rest(self, number: int) -> None:
-        """Says that the file has too many lines: what is missing in it, or how many rows it has, is then not known."""
+        """Reports that the file has too many lines; missing rows and numbers of rows are then not reported."""
         self._is_whole = False
         self.faults.add("lines", None, number, "too many lines, not read from here on", f"{self._rules.num_rows} rows")
 
     def finish(self) -> None:
-        """Adds what can only be known at the end of the file."""
+        """Adds the violations that are known only at the end of the file."""
         if not self._num_lines:
             self.faults.add(
                 "empty", None, None, "an empty file", f"the header {HEADER} and {self._rules.num_rows} rows"
@@ -159,7 +158,7 @@ class _Reader:
         return self._rules.find(field) or self._rules.find(field.strip())
 
     def _take_id(self, number: int, field: str) -> RowRule | None:
-        """The rule to check the row by; None if the ID already says all that is wrong."""
+        """The rule for the row's candidates; None if the ID is unknown or repeated, which is reported."""
         rule = self._find_rule(field)
         if rule is None:
             self.faults.add("foreign", None, number, f"the ID {shorten(field)}", self._rules.id_form)
@@ -181,14 +180,14 @@ class _Reader:
                 found = f"{shorten(token)} among the candidates" if text else "no candidates"
                 self.faults.add("not_integer", rule.id, number, found, "integers joined by ';'")
                 return
-        # More digits than int64 holds, or than Python converts at all, are out of range: -1 is reported as such.
+        # A number with too many digits for int64, or for Python's int(), becomes -1 and is reported as out of range.
         indices = np.array([int(token) if len(token) <= _MAX_DIGITS else -1 for token in tokens], np.int64)
         if rule.check(indices, tokens, number, self.faults):
             self.rankings[rule.id] = indices
 
 
 def _bounded_lines(file: IO[bytes], max_bytes: int) -> Iterator[tuple[bytes, int]]:
-    """Yields (line, its whole length); of a line longer than `max_bytes` only the beginning is kept."""
+    """Pairs of a line and its full length; a line longer than `max_bytes` is cut."""
     while line := file.readline(max_bytes + 1):
         length, tail = len(line), line
         while len(line) > max_bytes and tail and not tail.endswith(b"\n"):
@@ -198,7 +197,7 @@ def _bounded_lines(file: IO[bytes], max_bytes: int) -> Iterator[tuple[bytes, int
 
 
 def _split_fields(text: str) -> list[str]:
-    """The fields of a line, without quotes around them; a third one holds all that is too much."""
+    """The fields of a line, without quotes around them; a third field contains everything after the second comma."""
     return [_unquote(field) for field in text.split(",", 2)]
 
 

@@ -1,7 +1,7 @@
-"""What the rows of a contest csv must be, and how what is wrong with them is kept and said.
+"""The rules for the rows of a contest csv, and the violations of them.
 
-With the data set at hand the rows are known exactly: `ExactRules`, made of one `ExpectedRow` per test graph. Without
-it, the official number of graphs per collection and the contest's rules say what rows look like: `OfficialRules`.
+With the data set the rows are known exactly: `ExactRules` has one `ExpectedRow` per test graph. Without it,
+`OfficialRules` checks the official number of graphs per collection and the contest's rules for rows.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import numpy as np
 from tpugraphs_polynormer.catalog import COLLECTIONS, LAYOUT_TEST_CANDIDATES, NUM_TEST_GRAPHS, TILE_TOP, Collection
 from tpugraphs_polynormer.errors import UserError
 
-MAX_SHOWN = 100  # violations listed one by one; the rest is counted
-_MAX_NAME = 255  # characters of a graph's name: no common file system allows longer file names
+MAX_SHOWN = 100  # violations that are listed; the rest is counted
+_MAX_NAME = 255  # characters of a graph's name, the limit of common file systems
 
-# By kind of collection: how many candidates a row of the official test split may list -> how many its graph then has
-# (None: not known), and the same in words. A tile kernel may have fewer than five candidates; its row lists them all.
+# For each kind of collection, a mapping and its description for messages. The mapping is from each allowed number of
+# listed candidates to the number of candidates that the graph then has (None: unknown). A tile kernel may have fewer
+# than five candidates; its row lists all of them.
 _OFFICIAL_ROWS: dict[str, tuple[Mapping[int, int | None], str]] = {
     "tile": (
         {num: num for num in range(1, TILE_TOP)} | {TILE_TOP: None},
@@ -34,19 +35,19 @@ _OFFICIAL_ROWS: dict[str, tuple[Mapping[int, int | None], str]] = {
 
 
 class SubmissionError(UserError):
-    """A submission, or what it is to be made from, that cannot be used."""
+    """A submission, or the predictions or archives for it, cannot be used."""
 
 
 @dataclass(frozen=True)
 class ExpectedRow:
-    """One row the submission must have."""
+    """One row that the submission must have."""
 
     id: str
     num_candidates: int
 
     @property
     def collection(self) -> Collection:
-        """The collection the id begins with."""
+        """The collection with which the id begins."""
         collection = _find_collection(self.id)
         if collection is None:
             raise SubmissionError(f"id {self.id!r} begins with none of {', '.join(COLLECTIONS)}")
@@ -54,25 +55,26 @@ class ExpectedRow:
 
     @property
     def graph(self) -> str:
-        """The graph's name: what follows the collection."""
+        """The graph's name: the id without the collection."""
         return self.id.removeprefix(f"{self.collection.id}:")
 
     @property
     def num_listed(self) -> int:
-        """How many candidates the row lists."""
+        """The number of candidates that the row lists."""
         return min(TILE_TOP, self.num_candidates) if self.collection.kind == "tile" else self.num_candidates
 
     @property
     def rule(self) -> RowRule:
-        """What the row must list."""
+        """The rule for the row's candidates."""
         return RowRule(self.id, {self.num_listed: self.num_candidates}, f"{self.num_listed} candidates")
 
 
 @dataclass(frozen=True)
 class Violation:
-    """One thing wrong with a submission; `line` counts from 1, `id` and `line` are None where they say nothing.
+    """One violation in a submission.
 
-    `id` is the row's, or a collection's where the number of its rows is wrong.
+    `line` counts from 1; `id` is that of the row, or of a collection with the wrong number of rows. Both are None if
+    they do not apply.
     """
 
     kind: str
@@ -88,7 +90,7 @@ class Violation:
 
 
 class Faults:
-    """Violations in the order met; of each kind the first hundred are kept, the others counted."""
+    """The violations found so far; of each kind the first MAX_SHOWN are kept, the others are counted."""
 
     def __init__(self) -> None:
         self._kept: list[Violation] = []
@@ -106,21 +108,21 @@ class Faults:
             self.add(kind, None, line, found, expected)
 
     def first(self, kind: str) -> Violation | None:
-        """The first violation of a kind."""
+        """The first violation of a kind, or None."""
         return next((violation for violation in self._kept if violation.kind == kind), None)
 
     def count(self, kind: str) -> int:
-        """How many violations of a kind were met."""
+        """The number of violations of a kind."""
         return self._counts[kind]
 
     def replace(self, kind: str, summary: Violation) -> None:
-        """Puts one violation before all others, instead of all of a kind."""
+        """Replaces all violations of a kind by one, which becomes the first in the list."""
         self._kept = [summary, *(violation for violation in self._kept if violation.kind != kind)]
         del self._counts[kind]
         self._counts[summary.kind] += 1
 
     def all(self) -> list[Violation]:
-        """The first hundred, and a last one that counts the rest if there are more."""
+        """The first MAX_SHOWN violations, then one of kind "more" with the number left, if any."""
         shown = self._kept[:MAX_SHOWN]
         num_more = self._counts.total() - len(shown)
         more = Violation("more", None, None, f"{num_more} more violations", "none")
@@ -134,10 +136,10 @@ class Faults:
 
 @dataclass(frozen=True)
 class RowRule:
-    """What one row may list.
+    """The candidates that one row may list.
 
-    `sizes` maps each allowed number of listed candidates to how many candidates the graph then has, None if that is
-    unknown; `expected_count` says the allowed numbers in words.
+    `sizes` maps each allowed number of listed candidates to the number of candidates that the graph then has, None if
+    unknown. `expected_count` describes the allowed numbers in messages.
     """
 
     id: str
@@ -147,7 +149,7 @@ class RowRule:
     def check(self, indices: np.ndarray, shown: Sequence, line: int | None, faults: Faults) -> bool:
         """Whether the row lists an allowed number of candidates of its graph, each once.
 
-        `shown` are the indices as the user wrote them.
+        Violations are added to `faults`; `shown` are the indices as the user wrote them.
         """
         num_listed = len(indices)
         is_right = num_listed in self.sizes
@@ -173,7 +175,7 @@ class RowRule:
 
 
 class Rules(Protocol):
-    """The rows that one file must have; it counts the rows that the reader meets."""
+    """The rows that a file must have, and a count of the rows read so far."""
 
     num_rows: int
     max_row_bytes: int  # of the longest valid row
@@ -187,11 +189,11 @@ class Rules(Protocol):
         """Counts a row whose ID is allowed and new."""
 
     def finish(self, faults: Faults) -> None:
-        """Adds what can only be known at the end of the file."""
+        """Adds the violations that are known only at the end of the file."""
 
 
 class ExactRules:
-    """One row for each test graph of a data set, in its order."""
+    """Rules that require one row for each test graph of a data set, in its order."""
 
     usual_cause = "the file of another data set, or --archives names the wrong folder"
 
@@ -220,7 +222,7 @@ class ExactRules:
 
 
 class OfficialRules:
-    """As many rows of each collection as the official test split has graphs, whatever their names and order."""
+    """Rules that require, for each collection, the official number of test graphs, with any names and order."""
 
     num_rows = NUM_TEST_GRAPHS
     max_row_bytes = _MAX_NAME + max(LAYOUT_TEST_CANDIDATES) * len("1000;")
@@ -249,20 +251,20 @@ class OfficialRules:
 
 
 def _find_collection(row_id: str) -> Collection | None:
-    """The collection the id begins with, if it is one of the five."""
+    """The collection with which an id begins, or None."""
     return next((each for each in COLLECTIONS.values() if row_id.startswith(f"{each.id}:")), None)
 
 
 def _is_graph_name(text: str) -> bool:
-    """Whether a test graph could have that name; which names the official ones have is not known without the data."""
+    """Whether a graph can have this name; the official names are not known without the data."""
     return 0 < len(text) <= _MAX_NAME and text.isprintable() and not set(text) & set(' ,"')
 
 
 def _row_bytes(row: ExpectedRow) -> int:
-    """How long the row is at most."""
+    """An upper bound of the row's length in bytes."""
     return len(row.id.encode()) + row.num_listed * (len(str(row.num_candidates)) + 1)
 
 
 def shorten(text: str, width: int = 60) -> str:
-    """A text of a file as a message shows it: quoted, without control characters, at most `width` characters."""
+    """A text from a file for a message: quoted, control characters escaped, cut after `width` characters."""
     return repr(text) if len(text) <= width else f"{text[:width]!r}..."

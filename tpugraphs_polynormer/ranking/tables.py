@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns padded to their widest cell: the first flush left, the others flush right."""
+    """The table as text: columns padded to their widest cell, the first left-aligned, the others right-aligned."""
     lines = [header, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     return "\n".join(
@@ -16,5 +16,5 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def format_number(value: float | None) -> str:
-    """Four decimals; a dash where there is no number."""
+    """The number with four decimals; a dash for None."""
     return "-" if value is None else f"{value:.4f}"

@@ -1,4 +1,4 @@
-"""Ranking candidates as a task: the data, the model and the loss of a config, and how runs of it are trained."""
+"""The ranking task of a config: data, model, loss and metrics; and the training of its runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ FACTS_NAME = "dataset.json"
 
 @dataclass(frozen=True)
 class DatasetFacts:
-    """What a model must know of the data it was trained on; kept in the run directory, so that it can travel alone."""
+    """The properties of the training data that a model needs.
+
+    The run directory has a copy (FACTS_NAME), so that a model can be used without its training data.
+    """
 
     collection: str
     kind: str
@@ -54,15 +57,16 @@ class DatasetFacts:
 
 
 class RankingTask:
-    """What training, evaluation and prediction share.
+    """The model of a config and a dataset, for training, evaluation and prediction (a `training.task.Task`).
 
     Args:
-      config: of the model. collection: what is trained on, or scored.
-      facts: of the data that scales the features; by default the collection's own.
-      indices_dir: folder of the official index files, by which validation candidates are chosen.
+      config: the experiment.
+      collection: the dataset to train on, or to score.
+      facts: of the training data, whose statistics scale the features; by default those of `collection`.
+      indices_dir: folder of the official index files, which name the validation candidates.
     """
 
-    selects_across_phases = False  # the warm-up's model is another one
+    selects_across_phases = False  # the weights of the warm-up belong to the model without global attention
 
     def __init__(
         self,
@@ -77,7 +81,7 @@ class RankingTask:
         self.config, self.collection = config, collection
         self.model = build_ranking_model(config, facts or DatasetFacts.of(collection.manifest))
         self.phases = plan_phases(config.training, self.model.phases)
-        self.phase: str | None = None  # of the encoders; None for the last
+        self.phase: str | None = None  # of the encoder; None for its last phase
         self.steps_per_epoch = config.training.steps_per_epoch
         self._loss = build_loss(asdict(config.loss))
         self._indices = find_indices(indices_dir, config.data.collection)
@@ -85,48 +89,48 @@ class RankingTask:
         self._scorer = self.make_scorer()
 
     def enter_phase(self, phase: str) -> None:
-        """From here on the model computes in this phase."""
+        """Makes `loss`, `evaluate` and `make_scorer` use this phase of the model."""
         self.phase = phase
         self._scorer = self.make_scorer()
 
     def make_dataset(self, epoch: int, context: tf.distribute.InputContext) -> tf.data.Dataset:
-        """Endless batches of one worker, from the first step of an epoch on."""
+        """The endless batches of one worker, starting with the first step of an epoch."""
         start = {"seed": self.config.seed, "start_step": epoch * self.steps_per_epoch}
         dataset = make_training_dataset(self.collection, self.config.data, **start, shard=Shard.from_context(context))
-        # Not known to be endless, it would be asked for a last, empty batch, which a GraphTensor cannot be.
+        # Without this, tf.distribute asks for an empty batch at the end of the dataset; GraphTensor has no such batch.
         return dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
 
     def loss(self, graph: tfgnn.GraphTensor, *, num_replicas: int) -> tf.Tensor:
-        """One replica's share of the mean over graphs."""
+        """Scalar: the sum of a replica's losses, divided by the number of graphs of all replicas."""
         scores = self.model(graph, phase=self.phase, training=True)
         costs, mask = graph.context["costs"], graph.context["candidate_mask"]
         return tf.reduce_sum(self._loss(costs, scores, mask)) / (self.config.data.graphs_per_batch * num_replicas)
 
     def evaluate(self) -> Metrics:
-        """Means over the validation graphs."""
+        """The mean metrics over the validation graphs."""
         split, candidates = self.validation
         graphs = evaluate_split(self._scorer, split, collection=self.config.data.collection, candidates=candidates)
         return {"valid": summarize(graphs)["overall"]}
 
     def select(self, metrics: Metrics) -> float:
-        """The contest's score on the validation graphs."""
+        """The contest score on the validation graphs, by which the best epoch is chosen."""
         value = metrics["valid"]["contest_score"]
         return -math.inf if value is None or math.isnan(value) else value
 
     @functools.cached_property
     def validation(self) -> tuple[Any, Sequence[np.ndarray]]:
-        """The validation split, and which candidates of each graph are judged."""
+        """The validation split, and the indices of the candidates to evaluate, per graph."""
         split = self.collection.split("valid")
         most = self.config.training.validation_candidates
         return split, choose_candidates(split, most=most, seed=0, indices=self._indices)
 
     def make_scorer(self) -> Scorer:
-        """Scores whole graphs with the task's model, in its present phase."""
+        """A scorer with the model in its current phase."""
         group = self.config.data.candidates_per_graph
         return Scorer(self.model, self.collection, phase=self.phase, candidates_per_group=group, seed=self.config.seed)
 
     def _create_variables(self) -> None:
-        """One forward pass on a small block, so that optimizers and checkpoints know every variable from the start."""
+        """Runs the model once on two candidates: optimizers and checkpoints need all variables before training."""
         for name in self.collection.manifest.splits:
             split = self.collection.split(name)
             if len(split):
@@ -137,12 +141,12 @@ class RankingTask:
 
 
 def open_collection(config: RankingConfig, data_dir: Path | str) -> RankingDataset:
-    """The preprocessed collection that the config names, below the folder of all datasets."""
+    """The dataset of the config's collection, below the folder of all datasets."""
     return RankingDataset(Path(data_dir) / find_collection(config.data.collection).folder)
 
 
 def build_ranking_model(config: RankingConfig, facts: DatasetFacts) -> RankingModel:
-    """The model of a config, for a dataset's kind and statistics."""
+    """The model of a config, for the kind and statistics of the training data."""
     return RankingModel(kind=facts.kind, config=config.model, statistics=facts.statistics, name="ranking")
 
 
@@ -155,9 +159,15 @@ def train_ranking(
     seeds: Sequence[int] | None = None,
     indices_dir: Path | str | None = None,
 ) -> dict[str, Any]:
-    """Trains (or resumes) the config's model; returns result.json, or with seeds summary.json.
+    """The result.json of a config's run, after training or resuming it; with seeds the summary.json of their runs.
 
-    With seeds, each has its run in `<run_dir>/seed-<n>`.
+    Args:
+      config: the experiment; ConfigError if it is not of the ranking task.
+      data_dir: the folder of all datasets.
+      run_dir: the run directory; with seeds, the runs are in `<run_dir>/seed-<n>`.
+      strategy: of tf.distribute.
+      seeds: one run per seed, which replaces that of the config.
+      indices_dir: see `RankingTask`.
     """
     _check(config, strategy)
 
@@ -190,13 +200,13 @@ def _make_task(run: RunDirectory, data_dir: Path | str, indices_dir: Path | str 
     if writes:
         run.write_json(FACTS_NAME, asdict(DatasetFacts.of(collection.manifest)))
     task = RankingTask(run.config, collection, indices_dir=indices_dir)
-    _ = task.validation  # a wrong index file is told now, not after the first epoch
+    _ = task.validation  # a wrong index file is an error now, not after the first epoch
     return task
 
 
 @contextlib.contextmanager
 def _reader_errors() -> Iterator[None]:
-    """Raises the DatasetError of a reader inside tf.data, which passes on no more than its text."""
+    """Raises the DatasetError of a reader inside tf.data again; tf.data only passes on its text."""
     try:
         yield
     except tf.errors.OpError as fault:

@@ -1,1 +1,1 @@
-"""Trainer, optimizers, losses, distribution, run directories."""
+"""The trainer of every task, optimizers, ranking losses, tf.distribute strategies and run directories."""

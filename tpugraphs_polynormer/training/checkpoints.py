@@ -1,4 +1,4 @@
-"""Checkpoints of a run: TensorFlow's, kept by name and counted by epoch."""
+"""TensorFlow checkpoints of a run, each in a named folder and numbered by epoch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
 
 
 class Checkpoints:
-    """The latest or the best state of some trackables (model, optimizer, counters) in a folder of a run.
+    """One saved state of trackable objects (model, optimizer), in the folder `checkpoints/<name>` of a run.
 
-    With several workers all must save (TensorFlow gathers what they hold together), but one writes: the others, with
-    `writes` False, save to a folder that is thrown away, and restore from the writer's.
+    With several workers every worker must call `save`, because TensorFlow gathers distributed variables from all of
+    them. Only one worker writes to the run; the others save to a temporary folder. All restore from the run.
+
+    Args:
+      run: the run directory.
+      name: of the folder, `latest` or `best`.
+      writes: whether this process writes to the run.
+      trackables: what is saved, by name.
     """
 
     def __init__(self, run: RunDirectory, name: str, *, writes: bool = True, **trackables: Any) -> None:
@@ -30,15 +36,15 @@ class Checkpoints:
 
     @property
     def exists(self) -> bool:
-        """Whether there is one."""
+        """Whether the run has this checkpoint."""
         return tf.train.latest_checkpoint(str(self._folder)) is not None
 
     def save(self, number: int) -> None:
-        """Saves the present state under a number; the older one goes when the new one is whole."""
+        """Saves the current state under a number, then deletes the previous checkpoint."""
         self._manager.save(checkpoint_number=number)
 
     def restore(self) -> int:
-        """Restores it and returns its number; every variable must be found."""
+        """Restores the saved state and returns its number; a variable missing in the checkpoint is an error."""
         path = tf.train.latest_checkpoint(str(self._folder))
         if path is None:
             raise RunError(f"{self._folder}: no checkpoint; train first")

@@ -14,11 +14,14 @@ STRATEGIES = ("auto", "cpu", "gpu", "tpu", "multiworker")
 
 
 def make_strategy(name: str, *, tpu: str = "local", num_devices: int = 0) -> tf.distribute.Strategy:
-    """The strategy to train under. Call it before any tensor is made: devices are fixed from then on.
+    """The tf.distribute strategy of a name. Call it before any tensor is created: TensorFlow fixes its devices then.
 
-    auto: all GPUs if there are any, else the CPU. cpu with num_devices > 1: that many virtual CPU devices, for trying
-    out a distributed run. gpu: MirroredStrategy over the (first num_devices) GPUs. tpu: the TPU named `tpu` ("local" on
-    a TPU VM). multiworker: MultiWorkerMirroredStrategy; TF_CONFIG names the workers.
+    Args:
+      name: `auto`: all GPUs if there are any, else the CPU. `cpu`: one CPU device, or `num_devices` virtual ones to try
+        a distributed run. `gpu`: MirroredStrategy over all GPUs, or the first `num_devices`. `tpu`: TPUStrategy.
+        `multiworker`: MultiWorkerMirroredStrategy; the environment variable TF_CONFIG names the workers.
+      tpu: name of the TPU, "local" on a TPU VM.
+      num_devices: number of CPU or GPU devices; 0 for one CPU, or all GPUs.
     """
     if name not in STRATEGIES:
         raise UserError(f"--strategy {name}: expected one of {', '.join(STRATEGIES)}")
@@ -26,7 +29,7 @@ def make_strategy(name: str, *, tpu: str = "local", num_devices: int = 0) -> tf.
         return _make_multiworker()
     if name == "tpu":
         return _make_tpu(tpu)
-    with divert_stderr():  # a machine without a GPU driver is no error
+    with divert_stderr():  # TensorFlow prints errors on a machine without a GPU driver
         gpus = tf.config.list_physical_devices("GPU")
     if name == "gpu" and not gpus:
         raise UserError("--strategy gpu: TensorFlow sees no GPU here; install the gpu extra, or use --strategy cpu")
@@ -43,12 +46,12 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
     resolver = strategy.cluster_resolver
     if resolver is None or resolver.task_type in (None, "", "chief"):
         return True
-    # A cluster with a chief has a worker 0 besides it.
+    # A cluster with a chief also has a worker 0, which does not write.
     return resolver.task_id in (None, 0) and "chief" not in resolver.cluster_spec().jobs
 
 
 def wait_for_workers(strategy: tf.distribute.Strategy) -> None:
-    """Returns once every worker has come here: what worker 0 wrote before, the others can read after."""
+    """Waits until every worker has called this: files that worker 0 wrote before the call exist for all after it."""
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(lambda: tf.ones([])), axis=None)
 
@@ -63,7 +66,7 @@ def _split_cpu(count: int) -> None:
     devices = [tf.config.LogicalDeviceConfiguration()] * count
     try:
         tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
-    except RuntimeError:  # fixed already: fine if it is the same number
+    except RuntimeError:  # TensorFlow has started already: accepted if the number of devices is the same
         if len(tf.config.list_logical_devices("CPU")) != count:
             raise UserError(f"TensorFlow was started with another number of CPU devices than {count}") from None
 

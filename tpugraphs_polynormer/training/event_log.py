@@ -1,4 +1,4 @@
-"""Metrics of a run for TensorBoard."""
+"""The metrics of a run as TensorBoard event files."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tpugraphs_polynormer.training.run_directory import RunDirectory
 
 
 class EventLog:
-    """TensorBoard's view of a run, `<run>/tensorboard`: the loss and the metrics of each evaluated epoch."""
+    """The event files in `<run>/tensorboard`: the loss and the metrics of each evaluated epoch."""
 
     def __init__(self, run: RunDirectory) -> None:
         self._writer = tf.summary.create_file_writer(str(run.path / "tensorboard"))
-        # What tf.summary.scalar writes; that function itself needs TensorBoard installed.
+        # The same metadata as tf.summary.scalar writes; that function would need the tensorboard package.
         self._metadata = tf.compat.v1.SummaryMetadata(data_class=1)
         self._metadata.plugin_data.plugin_name = "scalars"
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Writes the numbers of one record of metrics.jsonl."""
+        """Writes the loss and the metrics of one record of metrics.jsonl."""
         values = {"loss": record["loss"]}
         for split, metrics in record["metrics"].items():
             values |= {f"{split}/{name}": value for name, value in metrics.items() if value is not None}

@@ -1,15 +1,15 @@
-"""Ranking losses over the candidates of one graph: masked, tie-aware, and compilable by XLA.
+"""Ranking losses over the candidates of a graph, with masks and ties, without dynamic shapes (XLA can compile them).
 
-Every loss maps `(runtimes, scores, mask)`, each [graphs, candidates], to float32 [graphs]. A higher score means
-predicted faster. The formulas are in terms of the predicted cost p = -score, which rises with the runtime.
+Every loss maps `(runtimes, scores, mask)`, each [graphs, candidates], to float32 [graphs]. A candidate with a higher
+score is predicted to be faster. The formulas use the predicted cost p = -score, which increases with the runtime.
 
-- `runtimes` are int64 nanoseconds or floating ratios. They are compared in their own type (a float32 holds integers
-  only up to 2^24) and turned to float32 after the graph's minimum has been subtracted.
+- `runtimes` are int64 nanoseconds or floating-point ratios. They are compared in their own dtype (float32 represents
+  integers exactly only up to 2^24), and converted to float32 after the graph's minimum is subtracted.
 - `scores` may be float16 or bfloat16; the arithmetic is float32.
-- `mask` is bool. Where it is False nothing counts, NaN included.
-- Candidates with equal runtimes are never put in an order: no term compares them. A graph without two different
-  runtimes has loss 0 and gradient 0.
-- Values are means over the graph's pairs or candidates (NDCG is one already), so graphs of all sizes weigh the same.
+- `mask` is bool. Candidates where it is False have no influence, even if their values are NaN.
+- No term compares candidates with equal runtimes. A graph without two different runtimes has loss 0 and gradient 0.
+- A loss is a mean over the graph's pairs or candidates (NDCG is normalized already), so that the size of a graph does
+  not change its weight.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Loss = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 def list_mle(runtimes: tf.Tensor, scores: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Plackett-Luce negative log-likelihood of the true order, per candidate (Xia et al. 2008).
+    """Plackett-Luce negative log-likelihood of the true order, divided by the number of candidates (Xia et al. 2008).
 
-    `mean_i [ p_i + log(exp(-p_i) + sum_{j slower than i} exp(-p_j)) ]`: each candidate must come out first among
-    itself and the strictly slower ones. Without ties this is ListMLE divided by the number of candidates.
+    `mean_i [ p_i + log(exp(-p_i) + sum_{j slower than i} exp(-p_j)) ]`: the negative log-probability that candidate i
+    is chosen first among itself and the strictly slower candidates.
     """
     costs = _predicted_costs(scores, mask)
     is_rival = tf.linalg.matrix_transpose(_slower_pairs(runtimes, mask))  # [g, i, j]: j is slower than i
@@ -41,9 +41,10 @@ def list_mle(runtimes: tf.Tensor, scores: tf.Tensor, mask: tf.Tensor) -> tf.Tens
 
 
 def list_mle_slowest(runtimes: tf.Tensor, scores: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """`mean_i [ -p_i + log(exp(p_i) + sum_{j faster than i} exp(p_j)) ]`: the slowest candidate comes first.
+    """Plackett-Luce negative log-likelihood of the reversed order, slowest first, divided by the number of candidates.
 
-    The official baselines train with this likelihood of the reversed order: they rank by runtimes as if by relevance.
+    `mean_i [ -p_i + log(exp(p_i) + sum_{j faster than i} exp(p_j)) ]`. The official TpuGraphs baselines train with this
+    loss: they pass runtimes to ListMLE as relevance labels.
     """
     return list_mle(-runtimes, -scores, mask)
 
@@ -61,8 +62,9 @@ def pairwise_logistic(runtimes: tf.Tensor, scores: tf.Tensor, mask: tf.Tensor) -
 def pairwise_noisy(runtimes: tf.Tensor, scores: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """`q log(1 + exp(-(p_i - p_j))) + (1 - q) log(1 + exp(p_i - p_j))`, the mean over pairs where i was slower than j.
 
-    q is the probability that i is slower than j, given that two measurements of one candidate differ by a normally
-    distributed share of the runtime (PAIR_NOISE): pairs within the noise are pulled together, not into an order.
+    q is the probability that i is slower than j, if the logarithms of two measurements of one candidate differ by a
+    normal variable of standard deviation PAIR_NOISE. For pairs within the noise q is near 1/2, and the loss is smallest
+    for equal scores.
     """
     differences = _differences(_predicted_costs(scores, mask))
     apart = _differences(_log_slowdown(runtimes, mask)) / (PAIR_NOISE * math.sqrt(2.0))
@@ -74,19 +76,19 @@ def pairwise_noisy(runtimes: tf.Tensor, scores: tf.Tensor, mask: tf.Tensor) -> t
 def margin(runtimes: tf.Tensor, scores: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """`max(0, (t_i - t_j) - (p_i - p_j))`, the mean over pairs where i is slower than j.
 
-    The margin of a pair grows with how far apart it is: t is the log-runtime, standardised within the graph.
+    t is the log-runtime, standardized within the graph, so that the margin of a pair grows with its difference.
     """
     missing = _differences(_standardized_log(runtimes, mask)) - _differences(_predicted_costs(scores, mask))
     return _mean(tf.nn.relu(missing), _slower_pairs(runtimes, mask))
 
 
 def lambda_rank(runtimes: tf.Tensor, scores: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Logistic pair loss, each pair weighted by how much swapping it would change NDCG (Burges et al. 2006).
+    """Logistic pair loss weighted by the change of NDCG if the pair were swapped (Burges et al. 2006).
 
     `sum_ij w_ij log(1 + exp(-(p_i - p_j))) / sum_ij w_ij` over pairs where i is slower than j, with
-    `w_ij = |g_i - g_j| |d(rank_i) - d(rank_j)|`, gains g as in `approx_ndcg`, d(rank) = 1 / log2(1 + rank), and the
-    ranks of the present scores, through which no gradient flows. Tied scores share the mean of their ranks, and a
-    graph whose scores are all equal has no weights: it starts with equal ones instead.
+    `w_ij = |g_i - g_j| |d(rank_i) - d(rank_j)|`, gains g as in `approx_ndcg` and d(rank) = 1 / log2(1 + rank). Ranks
+    are those of the current scores, without a gradient; equal scores share the mean of their ranks. If all weights of
+    a graph are 0, as with equal scores at the start of training, every pair has weight 1.
     """
     costs = _predicted_costs(scores, mask)
     discounts = _discount(_ranks(tf.stop_gradient(costs), mask))
@@ -102,7 +104,7 @@ def lambda_rank(runtimes: tf.Tensor, scores: tf.Tensor, mask: tf.Tensor) -> tf.T
 def approx_ndcg(runtimes: tf.Tensor, scores: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """`1 - DCG / idealDCG` with smooth ranks `1 + sum_j sigmoid((p_i - p_j) / 0.1)` (Qin et al. 2010).
 
-    Gains run from 1 for the fastest candidate to 0 for the slowest, linear in the log-runtime.
+    The gain of a candidate is linear in its log-runtime: 1 for the fastest candidate, 0 for the slowest.
     """
     costs = _predicted_costs(scores, mask)
     gains = _gains(runtimes, mask)
@@ -114,7 +116,7 @@ def approx_ndcg(runtimes: tf.Tensor, scores: tf.Tensor, mask: tf.Tensor) -> tf.T
 
 
 def mse(runtimes: tf.Tensor, scores: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Squared error of p against the log-runtime standardised within the graph, the mean over candidates."""
+    """Squared error of p against the log-runtime standardized within the graph, the mean over candidates."""
     errors = tf.math.squared_difference(_predicted_costs(scores, mask), _standardized_log(runtimes, mask))
     is_rankable = tf.reduce_any(_slower_pairs(runtimes, mask), axis=(1, 2))
     return _mean(errors, tf.logical_and(mask, is_rankable[:, None]), axis=1)
@@ -134,7 +136,7 @@ LOSSES: dict[str, Loss] = {
 
 
 def build_loss(weights: Mapping[str, float]) -> Loss:
-    """The weighted sum of the named losses; a weight of 0 leaves its loss out."""
+    """The weighted sum of losses, given weights by name; a loss of weight 0 is not computed."""
     for name, weight in weights.items():
         if name not in LOSSES:
             raise UserError(f"unknown loss {name!r}; choose from {', '.join(LOSSES)}")
@@ -151,7 +153,7 @@ def build_loss(weights: Mapping[str, float]) -> Loss:
 
 
 def _predicted_costs(scores: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """float32 negated scores, 0 where masked: a NaN there would survive a multiplication by 0."""
+    """float32 [g, c]: negated scores, 0 where masked (NaN times 0 would still be NaN)."""
     return tf.where(mask, -tf.cast(scores, tf.float32), 0.0)
 
 
@@ -165,18 +167,18 @@ def _valid_pairs(mask: tf.Tensor) -> tf.Tensor:
 
 
 def _slower_pairs(runtimes: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """bool [g, i, j]: both count, and i is truly slower than j; compared exactly, in the runtimes' own type."""
+    """bool [g, i, j]: both are unmasked and i is slower than j; an exact comparison in the dtype of the runtimes."""
     return tf.logical_and(_valid_pairs(mask), runtimes[:, :, None] > runtimes[:, None, :])
 
 
 def _mean(values: tf.Tensor, where: tf.Tensor, axis: int | tuple[int, ...] = (1, 2)) -> tf.Tensor:
-    """Mean of the values where `where` holds; 0 if it holds nowhere."""
+    """Mean of the values where `where` is True; 0 if it is True nowhere."""
     total = tf.reduce_sum(tf.where(where, values, 0.0), axis=axis)
     return tf.math.divide_no_nan(total, tf.reduce_sum(tf.cast(where, tf.float32), axis=axis))
 
 
 def _log_slowdown(runtimes: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """float32 [g, c]: log(runtime / fastest), 0 where masked; exact to float32 however large the runtimes are."""
+    """float32 [g, c]: log(runtime / fastest), 0 where masked; accurate to float32 for runtimes of any size."""
     fastest = tf.reduce_min(tf.where(mask, runtimes, runtimes.dtype.max), axis=1, keepdims=True)
     excess = tf.cast(tf.where(mask, runtimes - fastest, 0), tf.float32)
     return tf.math.log1p(tf.math.divide_no_nan(excess, tf.cast(fastest, tf.float32)))
@@ -191,24 +193,24 @@ def _standardized_log(runtimes: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
 
 
 def _gains(runtimes: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """float32 [g, c]: 1 for the fastest to 0 for the slowest; 0 where masked and where all are equal."""
+    """float32 [g, c]: from 1 for the fastest to 0 for the slowest; 0 where masked, and if all runtimes are equal."""
     logs = _log_slowdown(runtimes, mask)
     slowest = tf.reduce_max(logs, axis=1, keepdims=True)
     return tf.where(mask, tf.math.divide_no_nan(slowest - logs, slowest), 0.0)
 
 
 def _discount(ranks: tf.Tensor) -> tf.Tensor:
-    """1 / log2(1 + rank), ranks from 1."""
+    """1 / log2(1 + rank), for ranks that start at 1."""
     return math.log(2.0) / tf.math.log1p(ranks)
 
 
 def _ranks(costs: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """float32 [g, c]: rank from 1 by ascending cost; equal costs share the middle of their ranks."""
+    """float32 [g, c]: rank by ascending cost, from 1; equal costs share the mean of their ranks."""
     differences = tf.where(_valid_pairs(mask), 0.5 + 0.5 * tf.sign(_differences(costs)), 0.0)
     return 0.5 + tf.reduce_sum(differences, axis=2)
 
 
 def _ideal_dcg(gains: tf.Tensor) -> tf.Tensor:
-    """[g]: the DCG of the true order; masked candidates have gain 0 and add nothing wherever they land."""
+    """[g]: the DCG of the true order; masked candidates have gain 0 and add nothing."""
     ideal = tf.sort(gains, axis=1, direction="DESCENDING")
     return tf.reduce_sum(ideal * _discount(tf.cumsum(tf.ones_like(gains), axis=1)), axis=1)

@@ -1,4 +1,4 @@
-"""Optimizers: what a config asks for, and Adam as torch runs it."""
+"""The optimizer of a config, and Adam with the semantics of torch.optim.Adam."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ EPSILON = 1e-8
 
 
 class TorchAdam(tf.keras.optimizers.Optimizer):
-    """Adam as torch runs it: L2 added to the gradient, one fused op and one count of steps per variable.
+    """Adam with the semantics of torch.optim.Adam: L2 added to the gradient, and a count of steps per variable.
 
-    The bias correction counts the steps of each variable, not of the run: layers that join in the global phase start
-    their moments at zero and must be corrected as beginners. A variable without a gradient is left alone.
+    The bias correction uses the number of steps of each variable, not of the run: the layers that only the global phase
+    trains have moments of zero when that phase starts. A variable without a gradient does not change. The update of a
+    variable is one fused TensorFlow op.
 
     Args:
-      learning_rate: a number or a schedule. l2: times the variable, added to its (clipped) gradient.
+      learning_rate: a number or a schedule.
+      l2: coefficient of the variable that is added to its (clipped) gradient.
       kwargs: of tf.keras.optimizers.Optimizer, such as global_clipnorm.
     """
 
@@ -31,7 +33,7 @@ class TorchAdam(tf.keras.optimizers.Optimizer):
         name: str = "torch_adam",
         **kwargs,
     ):
-        super().__init__(name=name, **{**kwargs, "weight_decay": None})  # which would be decoupled
+        super().__init__(name=name, **{**kwargs, "weight_decay": None})  # Keras would apply decoupled weight decay
         self._learning_rate = self._build_learning_rate(learning_rate)
         self.l2 = l2
 
@@ -43,7 +45,7 @@ class TorchAdam(tf.keras.optimizers.Optimizer):
         add = self.add_variable_from_reference
         self._first = [add(variable, "first") for variable in var_list]
         self._second = [add(variable, "second") for variable in var_list]
-        # Floating, as torch's, so that they return with the moments to an earlier epoch.
+        # Floating-point, as in torch: the trainer then restores them together with the moments of an earlier epoch.
         self._steps = [add(variable, "steps", shape=[]) for variable in var_list]
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
@@ -70,7 +72,10 @@ class TorchAdam(tf.keras.optimizers.Optimizer):
 
 
 def build_optimizer(config: TrainingConfig, num_steps: int) -> tf.keras.optimizers.Optimizer:
-    """Adam or AdamW with its schedule over a run's steps; clips the gradient that is summed over replicas."""
+    """Adam or AdamW with the config's learning-rate schedule over `num_steps` steps.
+
+    `clip_norm` limits the norm of the gradient after its sum over replicas: of all variables together, or of each.
+    """
     rate: float | tf.keras.optimizers.schedules.LearningRateSchedule = config.learning_rate
     if config.schedule == "cosine":
         rate = tf.keras.optimizers.schedules.CosineDecay(

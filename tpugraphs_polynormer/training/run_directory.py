@@ -1,8 +1,8 @@
-"""Run directories: a config, its metrics and its checkpoints, which belong together.
+"""Run directories: the config, metrics and checkpoints of one training run.
 
-Everything is written so that the same command continues after kill -9 at any moment: JSON files are renamed into place,
-metrics are appended line by line, and a checkpoint counts only once TensorFlow has renamed its index. What was logged
-after the last checkpoint is dropped on resume, because it will be computed again.
+The same command resumes after kill -9 at any moment: JSON files are written to a temporary name and renamed, metrics
+are appended line by line, and a checkpoint exists once TensorFlow has renamed its index file. Metrics that were logged
+after the last checkpoint are dropped on resume, because their epochs are trained again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ METRICS_NAME = "metrics.jsonl"
 
 
 class RunError(UserError):
-    """A run directory that cannot be used as asked: names it, what was found and what to do."""
+    """A run directory cannot be used; the message names it, what was found and what to do."""
 
 
 def _load_own_config(path: Path) -> Config:
-    """The config in a run directory; the error for one that this version cannot read says what to do."""
+    """The config in a run directory; RunError if this version cannot read it."""
     try:
         return load_config(path / CONFIG_NAME)
     except ConfigError as fault:
@@ -37,7 +37,11 @@ def _load_own_config(path: Path) -> Config:
 
 
 class RunDirectory:
-    """One training run on disk."""
+    """One training run on disk.
+
+    Args:
+      path: the folder. config: of the run.
+    """
 
     def __init__(self, path: Path | str, config: Config) -> None:
         self.path = Path(path)
@@ -45,7 +49,7 @@ class RunDirectory:
 
     @staticmethod
     def start(path: Path | str, config: Config) -> RunDirectory:
-        """Opens a new or an unfinished run; refuses one of a different config, naming the fields that differ."""
+        """A new run, or an existing one of the same config; RunError names the fields that differ."""
         path = Path(path)
         path.mkdir(parents=True, exist_ok=True)
         target = path / CONFIG_NAME
@@ -62,14 +66,14 @@ class RunDirectory:
 
     @staticmethod
     def open(path: Path | str) -> RunDirectory:
-        """Opens an existing run with the config it holds."""
+        """An existing run with its own config."""
         path = Path(path)
         if not (path / CONFIG_NAME).is_file():
             raise RunError(f"{path}: no {CONFIG_NAME} in it, expected a run directory; run `tpugraphs train` first")
         return RunDirectory(path, _load_own_config(path))
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The records logged so far; a last line cut short by a kill is left out."""
+        """The records logged so far, without a last line that is incomplete after a kill."""
         path = self.path / METRICS_NAME
         lines = path.read_text().splitlines() if path.exists() else []
         records = []
@@ -81,12 +85,12 @@ class RunDirectory:
         return records
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
-        """Logs one record."""
+        """Appends one record to metrics.jsonl."""
         with (self.path / METRICS_NAME).open("a") as stream:
             stream.write(json.dumps(record) + "\n")
 
     def keep_metrics(self, num_records: int) -> None:
-        """Drops all but the first records: those that the restored checkpoint has seen."""
+        """Keeps the first `num_records` records, those from before the restored checkpoint, and drops the rest."""
         kept = self.read_metrics()[:num_records]
         write_text(self.path / METRICS_NAME, "".join(json.dumps(record) + "\n" for record in kept))
 
@@ -95,7 +99,7 @@ class RunDirectory:
         write_text(self.path / name, json.dumps(value, indent=1) + "\n")
 
     def read_json(self, name: str) -> Any:
-        """Reads a JSON file of the run."""
+        """The value of a JSON file of the run."""
         path = self.path / name
         if not path.is_file():
             raise RunError(f"{path}: not found; let the stage that writes it finish")

@@ -1,4 +1,4 @@
-"""What the Trainer asks of a task: a model, its phases, its batches, its loss and how an epoch is judged."""
+"""The interface between the trainer and a task: model, phases, batches, loss and metrics."""
 
 from __future__ import annotations
 
@@ -15,39 +15,42 @@ Metrics = Mapping[str, Mapping[str, float | None]]  # split -> metric -> value
 
 @dataclass(frozen=True)
 class Phase:
-    """Some epochs in which the same layers are trained."""
+    """Consecutive epochs in which the same layers are trained."""
 
     name: str  # `local` or `global`
     epochs: int
 
 
 class Task(Protocol):
-    """One run's model and data. All variables of the model exist from the start, made in the strategy's scope."""
+    """The model and the data of one run.
+
+    All variables of the model exist before training starts, and are created in the scope of the strategy.
+    """
 
     config: Config
     model: tf.keras.Model
     phases: tuple[Phase, ...]
-    selects_across_phases: bool  # whether the best epoch is that of all phases, or of the last one begun
+    selects_across_phases: bool  # whether the best epoch is chosen from all phases, or from the current one
     steps_per_epoch: int
 
     def enter_phase(self, phase: str) -> None:
-        """From here on `loss` and `evaluate` compute in this phase."""
+        """Makes `loss` and `evaluate` use this phase of the model."""
 
     def make_dataset(self, epoch: int, context: tf.distribute.InputContext) -> tf.data.Dataset:
-        """Endless batches of one worker, from the first step of an epoch on."""
+        """The endless batches of one worker, starting with the first step of an epoch."""
 
     def loss(self, batch: Any, *, num_replicas: int) -> tf.Tensor:
-        """One replica's share of the mean loss of a step."""
+        """Scalar: the loss of a replica's batch, scaled so that the sum over replicas is the mean loss of the step."""
 
     def evaluate(self) -> Metrics:
-        """Metrics of the present weights."""
+        """The metrics of the current weights, by split."""
 
     def select(self, metrics: Metrics) -> float:
-        """What the best epoch is chosen by; higher is better."""
+        """The number by which the best epoch is chosen; higher is better."""
 
 
 def plan_phases(config: TrainingConfig, names: Sequence[str]) -> tuple[Phase, ...]:
-    """The local warm-up, then the global phase; an encoder of one phase trains all epochs in that one."""
+    """The local phase (warm-up), then the global phase; an encoder with one phase trains all epochs in it."""
     if len(names) == 1:
         return (Phase(names[0], config.local_epochs + config.epochs),)
     planned = (Phase(name, epochs) for name, epochs in zip(names, (config.local_epochs, config.epochs), strict=True))
@@ -55,7 +58,7 @@ def plan_phases(config: TrainingConfig, names: Sequence[str]) -> tuple[Phase, ..
 
 
 def locate_phase(phases: Sequence[Phase], epoch: int) -> tuple[str, int]:
-    """The name of the phase that an epoch belongs to, and the number of epochs done when it ends."""
+    """The name of an epoch's phase, and the number of completed epochs when that phase ends."""
     end = 0
     for phase in phases:
         end += phase.epochs

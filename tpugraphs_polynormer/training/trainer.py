@@ -1,4 +1,4 @@
-"""The training loop of every task: Keras fit under any strategy, checkpointed, resumable to the same weights."""
+"""The training loop of every task: Keras `fit` under any strategy; a resumed run ends with the same weights."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tpugraphs_polynormer.training.task import Task, locate_phase
 RESULT_NAME = "result.json"
 SUMMARY_NAME = "summary.json"
 FORMAT_VERSION = 1
-_LOG_SECONDS = 10  # at least, between two lines of one phase
+_LOG_SECONDS = 10  # minimum time between two log lines of a phase
 _logger = logging.getLogger(__name__)
 
 
 class Learner(tf.keras.Model):
-    """The training step: one gradient of the mean loss over all replicas."""
+    """A Keras model whose training step applies the gradient of a task's mean loss over all replicas."""
 
     def __init__(self, task: Task, num_replicas: int) -> None:
         super().__init__(name="learner")
@@ -40,14 +40,14 @@ class Learner(tf.keras.Model):
 
     @tf.autograph.experimental.do_not_convert  # no Python branch depends on a tensor; converting takes seconds
     def train_step(self, batch: Any) -> dict[str, tf.Tensor]:
-        """Each replica's loss is its share of the mean, so that summed gradients are those of the whole batch."""
+        """The mean loss of the epoch so far. A replica's loss is its share of the mean; gradients are summed."""
         variables = self.task.model.trainable_variables
         with tf.GradientTape() as tape:
             loss = self.task.loss(batch, num_replicas=self._num_replicas)
         gradients = [
             (tf.convert_to_tensor(gradient), variable)
             for gradient, variable in zip(tape.gradient(loss, variables), variables, strict=True)
-            if gradient is not None  # the other phase's variables rest
+            if gradient is not None  # variables that only the other phase uses
         ]
         self.optimizer.apply_gradients(gradients)
         replica = tf.distribute.get_replica_context()
@@ -59,15 +59,16 @@ class Learner(tf.keras.Model):
 
 
 class Trainer:
-    """One process's part in a run: where it resumes, what happens after each epoch, when it stops.
+    """Trains a task in a run directory: resumes, evaluates, saves checkpoints, stops early.
 
     Writes metrics.jsonl (a record per evaluated epoch), checkpoints/latest and checkpoints/best (model and optimizer),
-    tensorboard/ and result.json. The checkpoint `latest` of a phase's last epoch holds what the next phase starts from:
-    the weights, statistics and moments of the best epoch so far. Counters (the schedule's steps, dropout's calls)
-    never go back, so that no mask is drawn twice.
+    tensorboard/ and result.json. After the last epoch of a phase, `latest` contains the state from which the next phase
+    starts: the weights, statistics and moments of the best epoch so far. Integer counters (optimizer steps, calls of
+    dropout) are not reset, so that no dropout mask is drawn twice. With several workers, each process has a Trainer.
 
     Args:
-      task: made in the strategy's scope. run: opened with the task's config.
+      task: the task, created in the strategy's scope.
+      run: the run directory, opened with the task's config.
       strategy: of tf.distribute; by default the one in scope.
     """
 
@@ -85,15 +86,15 @@ class Trainer:
         self._writes = is_chief(self._strategy)
         state = {"writes": self._writes, "model": task.model, "optimizer": optimizer}
         self._latest, self._best = (Checkpoints(run, name, **state) for name in ("latest", "best"))
-        # Workers must save together, and their clocks differ.
+        # Workers must save in the same epochs, but their clocks differ: with several, every epoch is saved.
         is_alone = not isinstance(self._strategy, tf.distribute.MultiWorkerMirroredStrategy)
         self._checkpoint_seconds = config.checkpoint_seconds if is_alone else 0.0
         self._events = EventLog(run) if self._writes else None
-        # Each worker's own: all compute the same, and none waits for the file that one of them writes.
+        # Every worker keeps the records itself; they are equal, so none has to wait for the file of the chief.
         self._records: list[dict[str, Any]] = []
 
     def train(self) -> dict[str, Any]:
-        """Trains from the latest checkpoint to the last epoch, or until patience ends; returns result.json."""
+        """Trains from the latest checkpoint to the last epoch, or until patience is exhausted; returns result.json."""
         epoch = self._resume()
         self._saved_at = self._logged_at = time.monotonic()
         while epoch < self._num_epochs and not self._is_exhausted():
@@ -105,11 +106,11 @@ class Trainer:
         return result
 
     def restore_best(self) -> str:
-        """Puts the model back to its best epoch; returns that epoch's phase."""
+        """Restores the weights of the best epoch; returns the phase of that epoch."""
         return restore_best(self.task, self.run)
 
     def _resume(self) -> int:
-        """Restores the latest checkpoint, if any, and drops what was logged after it; returns the epochs done."""
+        """Restores the latest checkpoint, if any, drops later records, and returns the number of completed epochs."""
         done = self._latest.restore() if self._latest.exists else 0
         self._records = [record for record in self.run.read_metrics() if record["epoch"] < done]
         if self._writes:
@@ -120,13 +121,13 @@ class Trainer:
         return done
 
     def _train_phase(self, start: int) -> int:
-        """Trains to the end of the phase of epoch `start`, or until patience ends; returns the epochs done."""
+        """Trains to the end of the phase of epoch `start`, or until patience is exhausted; returns completed epochs."""
         task, steps = self.task, self.task.steps_per_epoch
         phase, end = locate_phase(task.phases, start)
         task.enter_phase(phase)
-        self.learner.make_train_function(force=True)  # the phase is read when the step is traced
+        self.learner.make_train_function(force=True)  # trace again: the phase is a Python value of the traced step
         dataset = self._strategy.distribute_datasets_from_function(lambda context: task.make_dataset(start, context))
-        hidden = None if self._writes else True  # None: where stderr is no terminal
+        hidden = None if self._writes else True  # None hides the bar if stderr is not a terminal
         with tqdm(total=end * steps, initial=start * steps, desc=phase, leave=False, disable=hidden) as bar:
             callback = _AfterEpoch(self._after_epoch, bar, start)
             epochs = {"initial_epoch": start, "epochs": end, "steps_per_epoch": steps}
@@ -134,7 +135,7 @@ class Trainer:
         return callback.done
 
     def _after_epoch(self, epoch: int, loss: float, seconds: float) -> bool:
-        """Judges, logs, saves; True when training should stop. After a non-finite loss nothing is saved."""
+        """Evaluates, logs and saves; returns whether training stops. Raises before saving if a loss was not finite."""
         bad_step = int(self.learner.bad_step.numpy())
         if bad_step >= 0:
             raise RunError(
@@ -154,11 +155,11 @@ class Trainer:
         return stops
 
     def _judge(self, record: dict[str, Any], ends_phase: bool) -> None:
-        """Evaluates an epoch, completes its record and logs it; keeps the weights if they are the best."""
+        """Evaluates an epoch, completes and logs its record, and saves the weights if they are the best."""
         started = time.monotonic()
         try:
             metrics = self.task.evaluate()
-        except UserError as fault:  # the epoch's last update can break the weights without a bad loss to show for it
+        except UserError as fault:  # the last update of an epoch can make weights non-finite after the last loss
             where = f"{self.run.path}: validation after epoch {record['epoch']}"
             raise RunError(f"{where} failed: {fault}; the last good checkpoint is kept") from fault
         value = self.task.select(metrics)
@@ -179,7 +180,7 @@ class Trainer:
             _logger.info("epoch %d: loss %.4f, %s", record["epoch"], record["loss"], shown)
 
     def _is_exhausted(self) -> bool:
-        """Whether patience has ended; a warm-up always runs its course."""
+        """Whether the last phase has had `patience` evaluations without improvement; a warm-up never stops early."""
         records = [record for record in self._records if record["phase"] == self.task.phases[-1].name]
         if not self._config.patience or not records:
             return False
@@ -187,7 +188,7 @@ class Trainer:
         return len(records) - 1 - best >= self._config.patience
 
     def _return_to_best(self) -> None:
-        """Restores what was learned by the best epoch so far, but no counter."""
+        """Restores the floating-point variables of the best epoch so far; integer counters keep their values."""
         variables = [*self.task.model.variables, *self.learner.optimizer.variables]
         counters = [(variable, variable.numpy()) for variable in variables if not variable.dtype.is_floating]
         wait_for_workers(self._strategy)
@@ -197,23 +198,23 @@ class Trainer:
 
 
 class _AfterEpoch(tf.keras.callbacks.Callback):
-    """Moves the bar and hands the end of each epoch to the trainer, which may stop there."""
+    """Updates the progress bar, and calls the trainer after each epoch, which may stop training."""
 
     def __init__(self, after_epoch: Callable[[int, float, float], bool], bar: tqdm, done: int) -> None:
         super().__init__()
         self._after_epoch, self._bar, self.done = after_epoch, bar, done
-        self._supports_tf_logs = True  # Keras then copies no loss to the host between epochs
+        self._supports_tf_logs = True  # Keras then does not copy the loss to the host after every batch
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        """Starts the clock."""
+        """Notes the time and the step at which the epoch starts."""
         self._started, self._first_step = time.monotonic(), self._bar.n
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Moves the bar; `batch` is the last step of one execution."""
+        """Updates the bar; `batch` is the last step of one execution."""
         self._bar.update(self._first_step + batch + 1 - self._bar.n)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, tf.Tensor]) -> None:
-        """Judges, logs, saves, and stops when told."""
+        """Calls the trainer, and stops if it says so."""
         self.done = epoch + 1
         if self._after_epoch(epoch, float(logs["loss"]), time.monotonic() - self._started):
             self.model.stop_training = True
@@ -222,7 +223,7 @@ class _AfterEpoch(tf.keras.callbacks.Callback):
 def train_run(
     make_task: Callable[[], Task], run: RunDirectory, *, strategy: tf.distribute.Strategy | None = None
 ) -> dict[str, Any]:
-    """result.json of a run, trained as far as it is not yet; a finished run makes no task."""
+    """The result.json of a run, after training what is left of it; a finished run does not create the task."""
     if (run.path / RESULT_NAME).exists():
         _logger.info("%s: already trained", run.path)
         return run.read_json(RESULT_NAME)
@@ -237,10 +238,10 @@ def train_many(
     *,
     strategy: tf.distribute.Strategy | None = None,
 ) -> dict[str, Any]:
-    """Trains runs that differ in seed or split; returns summary.json, written to their folder.
+    """The summary.json of several runs that differ in seed or split, after training them; written to `folder`.
 
-    Its `metrics` hold mean, sample standard deviation (None of one run) and number of runs for each metric of the best
-    epochs; its `runs` the best record of each.
+    `metrics` has, for each metric of the best epochs, mean, sample standard deviation (None for one run) and number of
+    runs; `runs` has the best record of each run.
     """
     runs = [{"run": run.path.name, **train_run(make_task, run, strategy=strategy)["best"]} for run, make_task in jobs]
     metrics = {
@@ -255,7 +256,7 @@ def train_many(
 
 
 def restore_best(task: Task, run: RunDirectory) -> str:
-    """Gives a task the weights of its run's best epoch; returns that epoch's phase, which the task has entered."""
+    """Restores the weights of the best epoch of a run, enters the phase of that epoch, and returns its name."""
     done = Checkpoints(run, "best", model=task.model).restore()
     phase, _ = locate_phase(task.phases, done - 1)
     task.enter_phase(phase)
@@ -263,7 +264,7 @@ def restore_best(task: Task, run: RunDirectory) -> str:
 
 
 def best_record(records: Sequence[dict[str, Any]], *, across_phases: bool) -> dict[str, Any]:
-    """The first record with the best selection: of all phases, or of the last one begun."""
+    """The first record with the highest selection, of all phases or of the phase of the last record."""
     counted = [record for record in records if across_phases or record["phase"] == records[-1]["phase"]]
     return max(counted, key=_selection)
 

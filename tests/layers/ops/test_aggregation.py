@@ -1,4 +1,4 @@
-"""Aggregations against brute force in numpy, and against one another, gradients included."""
+"""Aggregations compared with brute force in numpy and with each other, gradients included."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NODES, COLUMNS, DIM = 13, 3, 4
 
 @pytest.fixture(params=["all real", "masked"])
 def edges(request) -> EdgeIndex:
-    """Directed, with repeated edges and nodes without incoming or outgoing edges (the last ones among them)."""
+    """Directed edges, some repeated; some nodes, such as the last ones, have no incoming or no outgoing edges."""
     source, target = random_pairs(NODES - 3, 40)
     mask = np.random.default_rng(5).random(40) < 0.7 if request.param == "masked" else None
     return build_edge_index(source, target, NODES, mask=mask)
@@ -130,7 +130,7 @@ def test_auto_compiles_and_equals_fused(edges: EdgeIndex) -> None:
 @pytest.mark.parametrize("columns", [COLUMNS, None])
 @pytest.mark.parametrize("formulation", ["auto", "segments", "unsorted"])
 def test_unknown_shapes_in_a_graph(edges: EdgeIndex, formulation: str, columns: int | None) -> None:
-    """What tf.data hands over: nothing is static but ranks and widths."""
+    """Only ranks and widths are static, as in batches of tf.data."""
     fields = [field for field in edges.as_tensors() if field is not None]
 
     def loss_gradient(logits: tf.Tensor, values: tf.Tensor, *fields: tf.Tensor) -> list[tf.Tensor]:

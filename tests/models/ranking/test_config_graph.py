@@ -1,4 +1,4 @@
-"""Which config nodes meet, on programs drawn by hand, and that XLA sees the same edges."""
+"""The edges between config nodes, on programs written by hand; XLA gives the same edges."""
 
 import numpy as np
 import tensorflow as tf
@@ -7,7 +7,7 @@ from tpugraphs_polynormer.hlo.features import SHAPE_DIMENSIONS
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_IDS
 from tpugraphs_polynormer.models.ranking.config_graph import build_nconfig_edges, find_origins
 
-# op: opcode, rank, operands. 0 and 5 are configurable; 7 is padding.
+# For each op: opcode, rank, operands. Ops 0 and 5 are config nodes; op 7 is padding.
 PROGRAM = [
     ("convolution", 4, ()),
     ("add", 4, (0, 2)),

@@ -1,4 +1,4 @@
-"""What the model sees of a program, against numbers worked out by hand."""
+"""The inputs of the model, compared with numbers computed by hand."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def node_features(*, raw: bool = False, heavy=(), mean=None, std=None, embedding
 
 
 def row(**columns: float) -> np.ndarray:
-    """[1, 140] zeros but for columns named c<number>."""
+    """[1, 140]: zeros, except for the columns named c<number>."""
     features = np.zeros((1, 140), np.float32)
     for name, value in columns.items():
         features[0, int(name[1:])] = value
@@ -64,7 +64,7 @@ def test_columns_after_minor_to_major_are_not_shifted_or_lost():
 
 
 def test_minor_to_major_padding_is_told_from_axis_0_by_rank():
-    """Zeros behind a rank of 2, 3 and 0 are padding; a zero within the rank is an axis."""
+    """Zeros after the first 2, 3 and 0 entries (the rank) are padding; a zero before them is an axis."""
     rank_2 = row(c21=8, c22=16, c134=0, c135=1)
     rank_3 = row(c21=8, c22=16, c23=4, c134=2, c135=1, c136=0)
     scalar = row()
@@ -106,5 +106,5 @@ def test_raw_mode_scales_nothing_but_layouts(kind, width):
     assert len(encoded) == 143 and len(encoder.weights) == 1
     values = np.arange(width, dtype=np.float32)[None] - 1
     raw = ConfigValueFeatures(kind=kind, layout_embedding=LayoutEmbedding(dim=2), raw=True)
-    scale = 100 if kind == "layout" else 1  # as the official layout baseline has it
+    scale = 100 if kind == "layout" else 1  # as in the official layout baseline
     np.testing.assert_array_equal(raw(tf.constant(values)).numpy(), scale * values)

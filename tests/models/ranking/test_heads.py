@@ -1,4 +1,4 @@
-"""Pooling by hand; fusion and candidate attention by what they must not see."""
+"""Pooling, compared with numbers computed by hand; fusion and candidate attention do not depend on masked inputs."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def test_softmax_weights_by_hand():
 
 
 def test_pool_sums_bfloat16_in_float32():
-    """1,024 ones and a small rest: bfloat16 sums would stop growing at 256."""
+    """A sum of 1,024 ones and a small number; in bfloat16 the sum would stop growing at 256."""
     states, graphs = tf.ones([1024, 1, 1], tf.bfloat16), Graphs(np.zeros(1024, np.int32), 1, np.ones(1024, bool))
     found = pool(states, pool_weights(graphs, "sum"), graphs)
     assert found.dtype == tf.bfloat16 and float(found[0, 0, 0]) == 32.0

@@ -1,4 +1,4 @@
-"""Sizes in the order of a layout, by hand."""
+"""Sizes in the order of a layout, compared with numbers computed by hand."""
 
 import numpy as np
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""The whole ranking model: padding, batching and order change nothing that they should not, under XLA neither."""
+"""The ranking model: scores do not depend on padding, batching and order, with and without XLA."""
 
 import functools
 from dataclasses import asdict
@@ -31,7 +31,7 @@ def model_of(*arguments: str):
 
 
 def run(model, graph) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Scores of the unmasked candidates, one after the other, and the gradients of the summed loss."""
+    """The scores of the unmasked candidates, concatenated, and the gradients of the summed loss."""
     loss = build_loss(asdict(small_config().loss))
     mask = graph.context["candidate_mask"]
     with tf.GradientTape() as tape:
@@ -83,7 +83,7 @@ def test_scores_follow_the_order_of_the_candidates(name, fusion, extra):
 
 
 def reorder_ops(graph: tfgnn.GraphTensor, order: np.ndarray) -> tfgnn.GraphTensor:
-    """The same program with its instructions stored in another order; edges sorted by consumer as in the store."""
+    """The same program with its instructions in another order; edges are sorted by consumer, as in datasets."""
     places = np.argsort(order)
     ops = graph.node_sets["op"]
     features = {name: tf.gather(value, order) for name, value in ops.features.items()}
@@ -128,7 +128,7 @@ def test_other_readouts_are_padded_and_batched_exactly_too(readout):
 
 
 def test_masked_candidates_are_unseen_and_the_others_seen_across_candidates():
-    """Graphs of at most 43 candidates, 50 asked for: the last columns are masked."""
+    """Graphs have at most 43 candidates and the config asks for 50, so the last columns are masked."""
     variant = (LAYOUT, "late", "mlp", CROSS)
     graph = first_batch(config_of(*variant, "data.candidates_per_graph=50"))
     mask = graph.context["candidate_mask"].numpy()
@@ -200,7 +200,7 @@ def learner_of(config) -> Learner:
 
 
 def train_two_steps(config, jit_compile: bool) -> tuple[list[float], list[np.ndarray], str]:
-    """The losses and weights of two whole training steps, and the HLO of the step where compiled."""
+    """The losses and weights of two training steps and, if compiled, the HLO of the step."""
     learner = learner_of(config)
     batches = [first_batch(config, step) for step in (0, 1)]
     flat = [tf.nest.flatten(batch, expand_composites=True) for batch in batches]
@@ -231,6 +231,6 @@ def test_the_whole_training_step_compiles_to_static_shapes_and_learns_the_same(v
     assert "<=" not in hlo and "HloModule" in hlo
     np.testing.assert_allclose(compiled_losses, losses, rtol=1e-4)
     for one, other in zip(compiled_weights, weights, strict=True):
-        # Adam's first steps are the sign of the gradient: where that is 0 but for rounding, a step apart is right.
+        # Adam's first steps follow the sign of the gradient; for a gradient of 0 up to rounding, steps may be opposite.
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=2.1e-3)
         assert np.mean(np.abs(one - other) > 1e-4) < 0.1

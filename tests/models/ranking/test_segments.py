@@ -1,4 +1,4 @@
-"""Segments of nodes to learn from: which nodes, how often, and what the model makes of them."""
+"""Segments of nodes for training: the nodes that are drawn, how often, and the states of the model."""
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def test_a_segment_as_large_as_the_graph_changes_nothing(encoder: str) -> None:
 
 @pytest.mark.parametrize("encoder", ["graphsage", "polynormer"])
 def test_states_outside_the_segment_are_those_of_the_whole_graph(encoder: str) -> None:
-    """And those inside are those of a graph that has nothing but the segment."""
+    """The states of the segment are those of a graph that has only the segment."""
     config = small_config(LAYOUT, *EARLY, f"model.encoder={encoder}", "model.segment_nodes=4")
     model, batch = built_model(config), unpack_batch(first_batch(config))
     run = {"phase": None, "training": True}
@@ -75,11 +75,11 @@ def test_states_outside_the_segment_are_those_of_the_whole_graph(encoder: str) -
 
 
 def test_opcodes_learn_from_the_segment_only() -> None:
-    """As in the official code, where the features of the other nodes carry no gradient."""
+    """The features of the other nodes have no gradient, as in the official code."""
     config = small_config(LAYOUT, *EARLY, "model.encoder=graphsage", "model.segment_nodes=3")
     model, graph = built_model(config), first_batch(config)
     batch = unpack_batch(graph)
-    # Every node an opcode of its own, so that the gradient says which nodes were learned from.
+    # Every node has a different opcode, so that the gradient shows which nodes have a gradient.
     batch = batch._replace(opcodes=tf.range(len(batch.opcodes), dtype=batch.opcodes.dtype))
     state = model.segments.state.numpy()
     selected = model.segments(batch.op_graphs).numpy()

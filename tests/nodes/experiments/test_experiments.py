@@ -1,4 +1,4 @@
-"""Tiny versions of the paper's experiments: their numbers, their files, and what they claim."""
+"""Small versions of the paper's experiments: their numbers, files and statements."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_circular_skip_links_differ_for_version_2_only(tmp_path: Path) -> None:
 
 def test_color_refinement_tells_a_path_from_a_ring() -> None:
     path = np.array([0, 1, 1, 2, 2, 3]), np.array([1, 0, 2, 1, 3, 2])
-    # Ends and inner nodes; every node of a ring looks the same.
+    # A path has two classes, ends and inner nodes; a ring has one.
     assert circular_skip_links.refine_colors(*path, 4)[-1] == (2, 2)
     assert circular_skip_links.refine_colors(*circular_skip_links.circular_skip_links(7, 2), 7)[-1] == (7,)
 
@@ -65,7 +65,7 @@ def test_scaling_measures_each_size_in_a_child(tmp_path: Path) -> None:
     check_files(tmp_path, "scaling", result)
     assert [row["nodes"] for row in result["rows"]] == [500, 8000]
     assert all(row["seconds"] > 0 for row in result["rows"])
-    # States alone: 7 layers x 8,000 nodes x 16 floats.
+    # The states alone need 7 layers x 8,000 nodes x 16 floats.
     assert result["rows"][1]["megabytes"] > 7 * 8000 * 16 * 4 / 2**20
 
 
@@ -91,7 +91,7 @@ def test_heatmaps_weights_are_a_distribution(tmp_path: Path) -> None:
     assert weights[same].mean() == pytest.approx(result["mean_score_same_label"])
     run = RunDirectory.start(tmp_path / "run", config)
     task = NodeTask(config, NodeInputs.make(dataset, config), 0)
-    Trainer(task, run).train()  # finished: restores the last weights, which after one epoch are also the best
+    Trainer(task, run).train()  # a finished run restores the last weights, which are also the best after one epoch
     everything = heatmaps.attention_weights(task, np.arange(60), 1)
     np.testing.assert_allclose(everything.mean(1), 1, rtol=1e-5)
     np.testing.assert_allclose(everything[np.ix_(result["nodes"], result["nodes"])], weights, rtol=1e-5)

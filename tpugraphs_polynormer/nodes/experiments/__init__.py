@@ -1,1 +1,1 @@
-"""The paper's experiments beside the benchmarks: each one function that writes a JSON file and a picture."""
+"""The paper's other experiments on nodes; each is a function that writes a JSON file and a figure."""

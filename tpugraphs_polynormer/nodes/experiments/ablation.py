@@ -1,4 +1,4 @@
-"""Fig. 3: the attention schemes against each other on one data set."""
+"""Fig. 3 of the paper: a comparison of the attention schemes on one data set."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def run_ablation(
     splits: Sequence[int] = (0,),
     schemes: Sequence[str] = SCHEMES,
 ) -> dict[str, Any]:
-    """Trains each scheme with the same config and number of epochs; resumable, one run directory per scheme.
+    """The results of each scheme, trained with the same config and number of epochs; resumable.
 
-    `global_only` is local-to-global on the graph of self-loops alone: its local layers see no neighbour, so all that
-    passes between nodes passes through global attention.
+    Each scheme has its own run directory in `<out>/runs`. `global_only` is local-to-global on a graph with self-loops
+    only: its local layers see no neighbours, so that nodes exchange information only through global attention.
     """
     unknown = [scheme for scheme in schemes if scheme not in SCHEMES]
     if unknown or not schemes:
@@ -53,7 +53,7 @@ def without_edges(dataset: NodeDataset) -> NodeDataset:
 
 
 def _configure(config: NodeConfig, scheme: str) -> NodeConfig:
-    """The config with a scheme's attention; fields that only the other schemes have return to their defaults."""
+    """The config with the attention of a scheme; fields that the scheme does not read have their defaults."""
     attention = "local_and_global" if scheme == "local_and_global" else "local_to_global"
     encoder = "polynormer-local" if scheme == "local_only" else "polynormer"
     model = dataclasses.replace(config.model, encoder=encoder, attention=attention)

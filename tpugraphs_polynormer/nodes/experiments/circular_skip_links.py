@@ -1,4 +1,4 @@
-"""App. J: circular skip links, which look alike to 1-WL and Polynormer-v1, and to Polynormer-v2 do not."""
+"""App. J of the paper: graphs of circular skip links, which Polynormer-v2 can tell apart, but 1-WL and v1 cannot."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tpugraphs_polynormer.models.polynormer import Polynormer
 from tpugraphs_polynormer.nodes.experiments.output import make_figure, write_experiment
 from tpugraphs_polynormer.nodes.fiedler import compute_fiedler
 
-SKIPS = (2, 3, 4, 5, 6, 9, 11, 12, 13, 16)  # the ten classes of the usual data set, 41 nodes each
+SKIPS = (2, 3, 4, 5, 6, 9, 11, 12, 13, 16)  # the ten classes of the CSL data set, whose graphs have 41 nodes
 
 
 def circular_skip_links(num_nodes: int, skip: int) -> tuple[np.ndarray, np.ndarray]:
-    """Source and target ids of a ring with chords of length `skip`, both directions."""
+    """Source and target ids of a ring with chords of length `skip`, in both directions."""
     ring = np.arange(num_nodes)
     source, target = np.concatenate([ring, ring]), np.concatenate([ring + 1, ring + skip]) % num_nodes
     return np.concatenate([source, target]), np.concatenate([target, source])
 
 
 def refine_colors(source: np.ndarray, target: np.ndarray, num_nodes: int) -> list[tuple[int, ...]]:
-    """1-WL: the sorted counts of the stable colours, round by round; equal lists mean that 1-WL sees no difference."""
+    """The sorted sizes of the 1-WL color classes after each round; 1-WL cannot tell graphs with equal lists apart."""
     colors = np.zeros(num_nodes, int)
     rounds = []
     for _ in range(num_nodes):
@@ -39,13 +39,13 @@ def refine_colors(source: np.ndarray, target: np.ndarray, num_nodes: int) -> lis
 
 
 def build_random_polynormer(version: int, seed: int) -> Polynormer:
-    """A small random Polynormer in its global phase."""
+    """A small Polynormer with random weights, in its global phase."""
     tf.keras.utils.set_random_seed(seed)
     return Polynormer(num_heads=2, head_dim=8, num_local_layers=3, num_global_layers=1, phase="global", version=version)
 
 
 def embed_graph(encoder: Polynormer, source: np.ndarray, target: np.ndarray, num_nodes: int) -> np.ndarray:
-    """Mean node state on constant features: [width]."""
+    """[width]: the mean node state for constant features."""
     fiedler = compute_fiedler(source, target, num_nodes) if encoder.version == 2 else None
     edges = build_undirected_edge_index(source, target, num_nodes)
     return encoder(np.ones([num_nodes, 16], np.float32), edges, fiedler=fiedler).numpy().mean(0)
@@ -54,10 +54,10 @@ def embed_graph(encoder: Polynormer, source: np.ndarray, target: np.ndarray, num
 def run_circular_skip_links(
     out: Path, *, num_nodes: int = 41, skips: Sequence[int] = SKIPS, seed: int = 0
 ) -> dict[str, Any]:
-    """Distances between the embeddings of all pairs of graphs, with v1 and with v2.
+    """Distances between the embeddings of all pairs of graphs, for Polynormer-v1 and v2.
 
-    The Fiedler eigenvalue of these graphs is double, so the vector is one choice out of a plane, and v2 may move when
-    the nodes are renumbered: how far is measured too, on one random renumbering of each graph.
+    The Fiedler eigenvalue of these graphs is double, so the Fiedler vector is one of a plane, and the embedding of v2
+    can change when the nodes are renumbered. The change is measured on one random renumbering of each graph.
     """
     graphs = [circular_skip_links(num_nodes, skip) for skip in skips]
     order = np.random.default_rng(seed).permutation(num_nodes)

@@ -1,4 +1,4 @@
-"""Fig. 4: which nodes share a label, which of them are near, and which attend to each other globally."""
+"""Fig. 4 of the paper: global attention between nodes, compared with equal labels and with distances."""
 
 from __future__ import annotations
 
@@ -28,16 +28,23 @@ def run_heatmaps(
     num_hops: int = 5,
     layer: int = 0,
 ) -> dict[str, Any]:
-    """Trains (or resumes) Polynormer, then compares the attention among some test nodes with labels and distances.
+    """Attention weights, labels and distances of some test nodes, after training or resuming Polynormer.
 
-    The nodes are drawn evenly from the test nodes and sorted by label. Scores are normalised over all nodes of the
-    graph, then scaled so that 1 is what uniform attention would give.
+    The nodes are drawn evenly from the classes of the test nodes, and sorted by label. Attention weights are normalized
+    over all nodes of the graph, then multiplied by their number: uniform attention is 1.
+
+    Args:
+      out: folder of the run, the JSON file and the figure.
+      dataset, config, split: the data set, experiment and number of the official split.
+      num_nodes: number of test nodes.
+      num_hops: nodes at this distance or less count as near.
+      layer: number of the global layer.
     """
     task = NodeTask(config, NodeInputs.make(dataset, config), split)
     if task.model.global_head is None or not 0 <= layer < config.model.num_global_layers:
         raise UserError(f"heatmaps: layer {layer} of global attention does not exist in this config's model")
     trainer = Trainer(task, RunDirectory.start(out / "run", config))
-    if trainer.train()["best"]["phase"] == "global":  # else its global layers would be untrained: keep the last
+    if trainer.train()["best"]["phase"] == "global":  # the best local epoch has untrained global layers
         trainer.restore_best()
     nodes = choose_nodes(dataset, split, num_nodes, config.seed)
     labels = dataset.labels[nodes]
@@ -61,11 +68,11 @@ def run_heatmaps(
 
 
 def choose_nodes(dataset: NodeDataset, split: int, num_nodes: int, seed: int) -> np.ndarray:
-    """Test nodes, as many of each class as there are to be had, sorted by label."""
+    """Test nodes sorted by label; classes have equal numbers of nodes, as far as the split has that many."""
     rng = np.random.default_rng(seed)
     test = rng.permutation(dataset.splits[split].test)
     labels = dataset.labels[test]
-    rank = np.empty(len(test), int)  # place of a node among those of its class
+    rank = np.empty(len(test), int)  # position of a node within its class
     for label in np.unique(labels):
         rank[labels == label] = np.arange((labels == label).sum())
     chosen = np.argsort(rank, kind="stable")[:num_nodes]
@@ -73,19 +80,19 @@ def choose_nodes(dataset: NodeDataset, split: int, num_nodes: int, seed: int) ->
 
 
 def find_near(dataset: NodeDataset, nodes: np.ndarray, num_hops: int) -> np.ndarray:
-    """[len(nodes), len(nodes)] bool: at most so many hops apart."""
+    """bool [len(nodes), len(nodes)]: whether two nodes are at most `num_hops` hops apart."""
     shape = (dataset.num_nodes, dataset.num_nodes)
     ones = np.ones(len(dataset.edges), np.float32)
     adjacency = scipy.sparse.csr_array((ones, (dataset.edges[:, 1], dataset.edges[:, 0])), shape)
     reached = np.zeros([dataset.num_nodes, len(nodes)], np.float32)
     reached[nodes, np.arange(len(nodes))] = 1
-    for _ in range(num_hops):  # self-loops keep what was reached before
+    for _ in range(num_hops):  # self-loops keep the nodes reached before
         reached = (adjacency @ reached > 0).astype(np.float32)
     return reached[nodes] > 0
 
 
 def attention_weights(task: NodeTask, nodes: np.ndarray, layer: int) -> np.ndarray:
-    """Global attention of `layer` among some nodes, mean over heads, times the number of nodes of the graph."""
+    """[len(nodes), len(nodes)]: attention of a global layer, mean over heads, times the number of the graph's nodes."""
     model, inputs = task.model, task.inputs
     encoder, graph = model.encoder, {"near": inputs.edges, "fiedler": inputs.fiedler}
     states = encoder.norm(encoder.run_local(model.begin(tf.convert_to_tensor(inputs.dataset.features)), **graph))

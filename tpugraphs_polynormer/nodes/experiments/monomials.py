@@ -1,4 +1,4 @@
-"""Theorem 3.3 in numbers: an L-layer base model holds every monomial of degree 2^L, exactly."""
+"""A numerical check of Theorem 3.3: a base model of L layers represents every monomial of degree 2^L exactly."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ import tensorflow as tf
 
 from tpugraphs_polynormer.nodes.experiments.output import make_figure, write_experiment
 
-Exponents = tuple[int, ...]  # of each node's input
-State = tuple[Exponents, ...]  # what each node holds
-Partners = tuple[tuple[int, ...], ...]  # per layer, the node that each node multiplies itself with
+Exponents = tuple[int, ...]  # a monomial: the exponent of each node's input
+State = tuple[Exponents, ...]  # the monomial of each node
+Partners = tuple[tuple[int, ...], ...]  # per layer and node i, the node j whose monomial is multiplied with that of i
 
 
 class PolynomialBaseModel(tf.keras.layers.Layer):
-    """X <- (W X) * (X + B) (Eq. 4), num_layers times, W [num_nodes, num_nodes] and B [num_nodes, dim] free per layer.
+    """States [..., num_nodes, dim] after `num_layers` applications of X <- (W X) * (X + B) (Eq. 4).
 
-    L layers represent polynomials of degree 2^L in the entries of X (Theorem 3.3). [..., num_nodes, dim] in and out.
+    Each layer has free weights W [num_nodes, num_nodes] and B [num_nodes, dim]. L layers represent polynomials of
+    degree 2^L in the entries of X (Theorem 3.3).
+
+    Args:
+      num_layers: number of applications.
     """
 
     def __init__(self, *, num_layers: int, **kwargs):
@@ -48,9 +52,10 @@ class PolynomialBaseModel(tf.keras.layers.Layer):
 
 
 def find_monomials(num_nodes: int, num_layers: int) -> dict[Exponents, tuple[Partners, int]]:
-    """Monomials that selecting W (rows of the identity) and B = 0 make, each with the choices and the node it ends in.
+    """The monomials of base models with B = 0 and W of rows of the identity, each with its partners and its node.
 
-    A layer then multiplies what node i holds with what one node j holds. All choices are tried, equal states once.
+    Such a layer multiplies the monomial of node i with that of one node j. All choices of j are tried; equal states are
+    followed once.
     """
     states: dict[State, Partners] = {tuple(map(tuple, np.eye(num_nodes, dtype=int).tolist())): ()}
     for _ in range(num_layers):
@@ -65,7 +70,7 @@ def find_monomials(num_nodes: int, num_layers: int) -> dict[Exponents, tuple[Par
 
 
 def measure_error(exponents: Exponents, choices: Partners, node: int, inputs: np.ndarray) -> float:
-    """Largest relative difference between the base model with those weights and the monomial; inputs [samples, n]."""
+    """The largest relative error of the base model with these partners as the monomial, on inputs [samples, nodes]."""
     num_nodes = inputs.shape[1]
     model = PolynomialBaseModel(num_layers=len(choices), dtype="float64")
     model.build([None, num_nodes, 1])
@@ -78,7 +83,7 @@ def measure_error(exponents: Exponents, choices: Partners, node: int, inputs: np
 
 
 def run_monomials(out: Path, *, num_nodes: int = 3, max_layers: int = 3, seed: int = 0) -> dict[str, Any]:
-    """For 1..max_layers layers: how many of all monomials of degree 2^L in the nodes' inputs are held, how exactly."""
+    """For L in 1..max_layers, the number of monomials of degree 2^L that L layers represent, and the largest error."""
     inputs = np.random.default_rng(seed).uniform(0.5, 1.5, [64, num_nodes])
     rows = []
     for num_layers in range(1, max_layers + 1):

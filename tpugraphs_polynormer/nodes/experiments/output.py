@@ -1,4 +1,4 @@
-"""Where an experiment leaves its numbers and its picture."""
+"""Writes the numbers and the figure of an experiment."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tpugraphs_polynormer.files import replacing, write_text
 
 
 def make_figure(width: float, height: float) -> Figure:
-    """A figure that needs no display and leaves matplotlib's global state alone."""
+    """A figure that needs no display and does not change matplotlib's global state."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def write_experiment(out: Path, name: str, result: Mapping[str, Any], figure: Figure) -> None:
-    """Writes NAME.json and NAME.png into the folder, each whole or not at all."""
+    """Writes NAME.json and NAME.png to the folder `out`, each atomically."""
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / f"{name}.json", json.dumps(result, indent=1) + "\n")
     with replacing(out / f"{name}.png") as temporary:

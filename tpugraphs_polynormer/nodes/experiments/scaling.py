@@ -1,4 +1,4 @@
-"""App. I: time and memory of a training step on Erdos-Renyi graphs, which grow linearly with the nodes."""
+"""App. I of the paper: time and memory of a training step on Erdos-Renyi graphs of increasing size."""
 
 from __future__ import annotations
 
@@ -34,11 +34,10 @@ def run_scaling(
     num_steps: int = 3,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Measures each size in a process of its own, so that none profits from memory another left behind.
+    """Time and memory of a step for each number of nodes, and their slopes in log-log scale (1 is linear).
 
-    The slopes are those of straight lines through log(time) and log(memory) against log(nodes): 1 is linear. A step is
-    forward and backward of 5 local and 2 global layers; memory is the growth of the resident set over that of the
-    process after the same step on a tiny graph.
+    Each size is measured in a new process, so that it cannot reuse memory of another. A step is forward and backward
+    of 5 local and 2 global layers. Memory is the increase of the resident set over its size after a step on 64 nodes.
     """
     if len(set(sizes)) < 2:
         raise UserError(f"scaling: sizes: found {len(set(sizes))} of them, expected two or more to fit a line")
@@ -53,7 +52,7 @@ def run_scaling(
 
 
 def fit_slope(rows: Sequence[dict[str, float]], key: str) -> float:
-    """Slope of the least-squares line through the logarithms."""
+    """The slope of the least-squares line through log(row[key]) against log(nodes)."""
     logs = np.log([[row["nodes"], max(row[key], 1e-9)] for row in rows])
     return float(np.polyfit(logs[:, 0], logs[:, 1], 1)[0])
 
@@ -61,7 +60,7 @@ def fit_slope(rows: Sequence[dict[str, float]], key: str) -> float:
 def measure_step(
     num_nodes: int, mean_degree: int, hidden_dim: int, num_heads: int, num_steps: int, seed: int
 ) -> dict[str, float]:
-    """Median time of a training step and growth of the resident set, in this process."""
+    """The median time of a training step and the increase of the resident set, measured in this process."""
     step = _make_step(hidden_dim, num_heads, seed)
     step(*_make_graph(64, mean_degree, seed))
     graph = _make_graph(num_nodes, mean_degree, seed)
@@ -110,7 +109,7 @@ def _make_graph(num_nodes: int, mean_degree: int, seed: int) -> tuple[np.ndarray
 
 
 def _reset_peak() -> float:
-    """Starts the kernel's peak count of this process anew; returns the resident set in megabytes."""
+    """Resets the kernel's peak memory of this process; returns the resident set in megabytes."""
     Path("/proc/self/clear_refs").write_text("5")
     return _read_status("VmRSS")
 

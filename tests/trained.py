@@ -20,7 +20,7 @@ from tpugraphs_polynormer.simulator.write import simulate_graph, simulate_kernel
 
 SMALL = RankingConfig(
     data=RankingDataConfig(collection=LAYOUT, graphs_per_batch=2, candidates_per_graph=4),
-    model=RankingModelConfig(hidden_dim=8, num_heads=2, num_local_layers=1, num_fusion_layers=1),
+    model=RankingModelConfig(hidden_dim=8, num_heads=2, num_local_layers=1),
     training=RankingTrainingConfig(
         epochs=2, steps_per_epoch=2, steps_per_execution=1, learning_rate=0.01, warmup_steps=0
     ),

@@ -58,12 +58,15 @@ def test_the_headline_says_what_is_unknown_and_what_is_perfect() -> None:
     assert text.endswith("Which candidate is the compiler's default is unknown.")
     some = write_headline([make_run(make_graph(default=0.5), make_graph())])
     assert "is known (1 of 2 graphs), it is 50 % slower" in some and "1.50 times as fast" in some
+    sampled = write_headline([make_run(make_graph(default=-0.11))])
+    assert "The compiler's default is 11 % faster than the fastest: the best of the first five is 0.89 times" in sampled
 
 
 def test_several_runs_of_a_collection_share_a_headline() -> None:
-    runs = [make_run(make_graph(slowdown=0.01), make_graph(slowdown=0.03)), make_run(make_graph(), make_graph())]
-    text = write_headline(runs)
+    known = make_graph(slowdown=0.01, default=0.2), make_graph(default=0.2)
+    text = write_headline([make_run(known[0], make_graph(slowdown=0.03)), make_run(known[1], make_graph())])
     assert "within 1 % of the fastest (mean over 2 graphs and 2 runs; 95 % interval 0.5 % to 1.5 %)" in text
+    assert "is known (1 of 2 graphs), it is 20 % slower" in text
 
 
 def test_the_mean_counts_collections_alike_and_tells_the_test_score() -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NUM_RUN_INKS = 5
+MANY_RUNS = 6  # more are drawn closer together, below the text instead of beside it
 _NAMES = ("text", "soft", "edge", "bad", *(f"c{number}" for number in range(NUM_RUN_INKS)))
 _INKS = {name: f"#0000{number:02x}" for number, name in enumerate(_NAMES, 1)}
 _FLOOR = 1e-4  # of a log axis of slowdowns: what is smaller is drawn there
@@ -63,6 +64,7 @@ def draw(caption: str, alt: str, plot: Callable[[Figure], None], *, size: tuple[
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.S)
     svg = re.sub(r' (xmlns(:\w+)?|version|width|height)="[^"]*"', "", svg.partition(">")[0]) + svg[svg.index(">") :]
     svg = re.sub(r'<g id="[\w.]+_\d+"', "<g", svg)  # the same in every figure, where ids have to be unique
+    svg = re.sub(r"(\.\d\d)\d+", r"\1", svg)  # a hundredth of a point is not seen
     svg = re.sub(r">\s+<", "><", svg.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}"', 1))
     for name, ink in _INKS.items():
         svg = svg.replace(ink, f"var(--{name})")
@@ -94,7 +96,8 @@ def draw_scores(rows: Sequence[tuple[str, RunReport]], split: str) -> str:
         f"{label}: mean {np.mean(values):.3f}, random order {chance:.3f}"
         for (label, _), values, chance in zip(rows, scores, chances, strict=True)
     )
-    return draw("Score of every graph", f"Scores. {told}", plot, size=(4.4, 0.9 + 1.05 * len(rows)))
+    height = 0.9 + len(rows) * (0.6 if len(rows) > MANY_RUNS else 1.05)
+    return draw("Score of every graph", f"Scores. {told}", plot, size=(4.4, height))
 
 
 def draw_regret(collection: str, members: Sequence[RunReport], top: float) -> str:
@@ -120,14 +123,16 @@ def draw_regret(collection: str, members: Sequence[RunReport], top: float) -> st
         axes.set_xticks(REGRET_KS, map(str, REGRET_KS))
         axes.yaxis.set_major_formatter(lambda value, _: "≤ 0.01 %" if value <= _FLOOR else f"{100 * value:g} %")
         axes.minorticks_off()
-        figure.legend(loc="outside lower center", ncols=2, handlelength=1.6, columnspacing=1)
+        columns = 2 if len(members) == 1 else 1  # several runs may have long names
+        figure.legend(loc="outside lower center", ncols=columns, handlelength=1.6, columnspacing=1)
 
     told = ", ".join(f"{percent(value)} for k = {k}" for k, value in zip(REGRET_KS, chance, strict=True))
     means = [(report.label, summarize_graphs(report.graphs).slowdown) for report in members]
     model = "; ".join(f"{label} {percent(mean)} for k = 5" for label, mean in means)
     default = f"the default {percent(float(np.mean(known)))} ({found})" if known else "the default is unknown"
+    size = (4.4, 3.0 if len(members) == 1 else 3.0 + 0.18 * len(members))
     caption = collection if known else f"{collection}; which candidate is the compiler's default is unknown"
-    return draw(caption, f"Mean slowdown in {collection}: {model}; random order {told}; {default}", plot)
+    return draw(caption, f"Mean slowdown in {collection}: {model}; random order {told}; {default}", plot, size=size)
 
 
 def draw_sizes(collection: str, members: Sequence[RunReport]) -> str:
@@ -179,13 +184,14 @@ def draw_learning(collection: str, members: Sequence[RunReport], lowest: float) 
         lower.set(ylabel="train loss", xlabel="epoch")
         lower.xaxis.get_major_locator().set_params(integer=True)
         if len(members) > 1:
-            figure.legend(*upper.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+            figure.legend(*upper.get_legend_handles_labels(), loc="outside lower center")
 
     best = [f"{report.best['epoch'] + 1} ({valid_scores([report.best])[0]:.4f})" for report in members]
     if len(members) > 1:
         best = [f"{report.label} {text}" for report, text in zip(members, best, strict=True)]
     caption = f"{collection}, best epoch: {', '.join(best)}"
-    return draw(caption, f"Validation score and training loss by epoch. {caption}", plot, size=(4.4, 3.6))
+    size = (4.4, 3.6 + 0.18 * (len(members) - 1))
+    return draw(caption, f"Validation score and training loss by epoch. {caption}", plot, size=size)
 
 
 def valid_scores(records: Sequence[dict[str, Any]]) -> np.ndarray:

@@ -14,6 +14,7 @@ from tpugraphs_polynormer.config.loader import dump_config
 from tpugraphs_polynormer.ranking.metrics import METRICS, summarize
 from tpugraphs_polynormer.ranking.report.data import TRIED, GraphReport, Report, RunReport, bootstrap_interval
 from tpugraphs_polynormer.ranking.report.figures import (
+    MANY_RUNS,
     draw_attention,
     draw_learning,
     draw_order,
@@ -38,6 +39,8 @@ def _render_headlines(report: Report) -> str:
         cards.insert(0, f"<article><h3>All collections</h3><p>{escape(write_mean(report))}</p></article>")
     labels = [run.collection if report.has_mean else f"{run.collection} ({run.label})" for run in report.runs]
     figure = draw_scores(list(zip(labels, report.runs, strict=True)), report.split)
+    if len(report.runs) > MANY_RUNS:
+        return _grid(cards) + _grid([figure])
     return _grid([figure.replace("<figure", '<figure class="tallest"', 1), *cards])
 
 
@@ -190,7 +193,8 @@ def _render_learning(report: Report) -> str:
 
 
 def _render_attention(report: Report) -> str:
-    parts = [_attention_figures(run) for run in report.runs if run.attention is not None]
+    first = [next((run for run in members if run.attention), None) for _, members in report.by_collection]
+    parts = [_attention_figures(run) for run in first if run]
     if not parts:
         return "<p>These models have no global attention that all candidates of a graph share.</p>"
     intro = (
@@ -265,12 +269,12 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]], *, num_text: in
         inside = f'<button type="button">{escape(name)}</button>' if sortable else escape(name)
         heads.append(f'<th scope="col"{" class=t" if column < num_text else ""}>{inside}</th>')
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
-    kind = ' class="sortable"' if sortable else ""
+    kind = f"{header[0]} sortable" if sortable else header[0]
     size = "wide tall" if sortable else "wide"
     label = "all graphs" if sortable else f"table of {header[0]}"
     head = f"<thead><tr>{''.join(heads)}</tr></thead>"
     region = f'<div class="{size}" tabindex="0" role="region" aria-label="{label}">'
-    return f"{region}<table{kind}>{head}<tbody>{body}</tbody></table></div>"
+    return f'{region}<table class="{kind}">{head}<tbody>{body}</tbody></table></div>'
 
 
 def _text(value: str) -> str:

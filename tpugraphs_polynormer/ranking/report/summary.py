@@ -59,7 +59,7 @@ def write_headline(members: Sequence[RunReport]) -> str:
     else:
         first = f"{best} the fastest one in each of {_count(members)}"
     chance = f"the best of five in random order, within {percent(found.chance_slowdown)}"
-    return f"{first}; {chance}. {_judge_default(found)}"
+    return f"{first}; {chance}. {_judge_default(found, len(members))}"
 
 
 def write_mean(report: Report) -> str:
@@ -75,14 +75,17 @@ def write_mean(report: Report) -> str:
     return f"{text} 1 is perfect. Each of the {len(report.runs)} collections counts alike."
 
 
-def _judge_default(found: Summary) -> str:
+def _judge_default(found: Summary, num_runs: int) -> str:
     if found.default is None:
         return "Which candidate is the compiler's default is unknown."
     gain = f"the best {_PLACE} is {found.speedup:.2f} times as fast as the default"
+    word = "faster" if found.default < 0 else "slower"  # where the default is not among the candidates chosen
+    place = f"is {percent(abs(found.default))} {word} than the fastest"
     if found.num_known == found.num_graphs:
-        return f"The compiler's default is {percent(found.default)} slower than the fastest: {gain}."
-    known = f"Where the compiler's default is known ({found.num_known} of {found.num_graphs} graphs)"
-    return f"{known}, it is {percent(found.default)} slower than the fastest, and {gain}."
+        return f"The compiler's default {place}: {gain}."
+    graphs = f"{found.num_known // num_runs} of {found.num_graphs // num_runs} graphs"
+    known = f"Where the compiler's default is known ({graphs})"
+    return f"{known}, it {place}, and {gain}."
 
 
 def _average_runs(members: Sequence[RunReport]) -> np.ndarray:

@@ -81,4 +81,5 @@ def test_the_whole_way_at_the_smallest_size(tmp_path) -> None:
     assert all(scores[name][1] == 0 for name in COLLECTIONS if name.startswith("layout"))
     page = (tmp_path / "demo" / "report.html").read_text()
     assert "Simulated data" in page
+    assert all(f">{line[1]}</td>" in page and f">{line[2]}</td>" in page for line in lines[1:7])  # the closing table
     assert json.loads((tmp_path / "demo" / "progress.json").read_text())["done"][-1] == "report"

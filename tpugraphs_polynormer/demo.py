@@ -16,16 +16,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
-
 from tpugraphs_polynormer.catalog import COLLECTIONS
 from tpugraphs_polynormer.config.loader import find_config
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import write_text
-from tpugraphs_polynormer.ranking.metrics import true_costs
-from tpugraphs_polynormer.ranking.random_baseline import expected_contest_score
-from tpugraphs_polynormer.ranking.submission import expected_rows, score_submission
-from tpugraphs_polynormer.ranking.submission_rules import ExpectedRow
+from tpugraphs_polynormer.ranking.submission import expected_rows, score_random_rankings, score_submission
 from tpugraphs_polynormer.ranking.tables import format_number, format_table
 
 CONFIGS = find_config("demo/layout_xla_random").parent
@@ -73,13 +68,14 @@ class _Demo:
             "submit", ["--predictions", str(self._predictions), "--archives", str(self._data), "--output", submission]
         )
         page = ["--output", str(self.out / "report.html"), "--title", "TpuGraphs demo", "--note", NOTE]
+        page += ["--submission", submission, "--archives", str(self._data), "--truth", str(self._data / "truth")]
         self._stage("report", ["--run-dir", *self._runs, *where, *page])
 
     def format_scores(self) -> str:
         """A table of the contest score of each collection and of a random ranking, and their means."""
         rows = expected_rows(self._data)
         scores = score_submission(self.out / "submission.csv", self._data / "truth", rows)
-        chances = _expected_contest_scores(rows, self._data / "truth")
+        chances = score_random_rankings(self._data / "truth", rows)
         lines = [[name, format_number(score), format_number(chances[name])] for name, score in scores.items()]
         return format_table(["collection (simulated)", "score", "random ranking"], lines)
 
@@ -149,16 +145,3 @@ def run_stage(arguments: Sequence[str], log: Path, num_threads: int | None = Non
     if status.returncode:
         last = (log.read_text(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
         raise UserError(f"{arguments[0]} failed: {last} (all of its output is in {log}); run the demo again to go on")
-
-
-def _expected_contest_scores(rows: Sequence[ExpectedRow], truth: Path) -> dict[str, float]:
-    """The mean contest score of a random ranking, by collection, and their mean under the key "mean"."""
-    scores: dict[str, list[float]] = {}
-    for row in rows:
-        kind = row.collection.kind
-        with np.load(truth / row.collection.folder / "test" / f"{row.graph}.npz", allow_pickle=False) as archive:
-            normalizers = archive["config_runtime_normalizers"] if kind == "tile" else None
-            costs = true_costs(archive["config_runtime"], normalizers, graph=row.id)
-        scores.setdefault(row.collection.id, []).append(expected_contest_score(kind, costs))
-    means = {name: float(np.mean(values)) for name, values in scores.items()}
-    return means | {"mean": float(np.mean(list(means.values())))}

@@ -92,6 +92,11 @@ def test_submit_writes_and_scores_only_with_the_data(flags: list[str], capsys) -
     assert f"error: {flags[-2]} needs the names of the test graphs" in told and told.endswith("as --archives\n")
 
 
+def test_report_needs_all_that_a_test_score_needs(capsys) -> None:
+    flags = ["--run-dir", "run", "--datasets", "data", "--submission", "a.csv", "--truth", "truth"]
+    assert "--submission, --archives and --truth belong together" in failure(capsys, "report", *flags)
+
+
 def write_official(path: Path) -> list[str]:
     """Writes a valid csv for the official test split; returns its lines."""
     lines = ["ID,TopConfigs"]

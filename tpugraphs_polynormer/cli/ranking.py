@@ -121,7 +121,10 @@ def _add_report(stages: argparse._SubParsersAction) -> None:
     add_runs(report, "run directories, or folders of runs by seed; several of one collection are compared")
     report.add_argument("--output", type=Path, default=Path("report.html"))
     report.add_argument("--split", default="valid", choices=("train", "valid"))
-    report.add_argument("--candidates", type=int, default=1000, help="at most so many of each graph; 0 all")
+    report.add_argument("--candidates", type=int, default=0, help="at most so many of each graph; 0 all")
+    report.add_argument("--submission", type=Path, metavar="FILE", help="show its test scores too; needs the next two")
+    report.add_argument("--archives", type=Path, metavar="DIR", help="folder that holds npz/ with the test graphs")
+    report.add_argument("--truth", type=Path, metavar="DIR", help="hidden runtimes of the test graphs, if known")
     report.add_argument("--heatmap", metavar="GRAPH", help="graph whose attention is drawn (default: a small one)")
     report.add_argument("--title", default="TpuGraphs ranking report")
     report.add_argument("--note", default="", help='a line below the title, such as "simulated data"')
@@ -132,6 +135,9 @@ def _run_report(args: argparse.Namespace) -> None:
     import_tensorflow()
     from tpugraphs_polynormer.ranking.report.page import write_report
 
+    test = (args.submission, args.archives, args.truth)
+    if any(test) and not all(test):
+        raise UserError("--submission, --archives and --truth belong together: give all three, or none")
     print(
         write_report(
             args.run_dirs,
@@ -142,6 +148,7 @@ def _run_report(args: argparse.Namespace) -> None:
             heatmap_graph=args.heatmap,
             title=args.title,
             note=args.note,
+            test=test if all(test) else None,
         )
     )
 

@@ -25,6 +25,7 @@ from tpugraphs_polynormer.archives.writer import write_npz
 from tpugraphs_polynormer.catalog import COLLECTIONS
 from tpugraphs_polynormer.files import write_text
 from tpugraphs_polynormer.ranking.metrics import layout_contest_score, rank_candidates, tile_contest_score, true_costs
+from tpugraphs_polynormer.ranking.random_baseline import expected_contest_score
 from tpugraphs_polynormer.ranking.submission_check import HEADER, read_submission
 from tpugraphs_polynormer.ranking.submission_rules import ExpectedRow, Faults, SubmissionError
 
@@ -126,6 +127,19 @@ def score_submission(path: Path | str, truth_dir: Path | str, expected: Sequence
         costs = _read_costs(Path(truth_dir) / row.collection.folder / "test" / f"{row.graph}.npz", row)
         score = tile_contest_score if row.collection.kind == "tile" else layout_contest_score
         scores.setdefault(row.collection.id, []).append(score(costs, rankings[row.id]))
+    return _average(scores)
+
+
+def score_random_rankings(truth_dir: Path | str, expected: Sequence[ExpectedRow]) -> dict[str, float]:
+    """What a submission in random order scores on average, by collection and under "mean"; see `score_submission`."""
+    scores: dict[str, list[float]] = {}
+    for row in expected:
+        costs = _read_costs(Path(truth_dir) / row.collection.folder / "test" / f"{row.graph}.npz", row)
+        scores.setdefault(row.collection.id, []).append(expected_contest_score(row.collection.kind, costs))
+    return _average(scores)
+
+
+def _average(scores: Mapping[str, Sequence[float]]) -> dict[str, float]:
     means = {collection: statistics.fmean(values) for collection, values in scores.items()}
     return means | {"mean": statistics.fmean(means.values())}
 

@@ -1,7 +1,8 @@
-"""What a report shows of one run: scores graph by graph, regret, points to draw, and where attention goes."""
+"""What a report shows of one run: scores graph by graph, regret, the compiler's default, and where attention goes."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +12,12 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from tpugraphs_polynormer.archives.noise import group_equal
+from tpugraphs_polynormer.catalog import COLLECTIONS
 from tpugraphs_polynormer.datasets.input_pipeline import iterate_blocks
 from tpugraphs_polynormer.datasets.manifest import DatasetError, Manifest
 from tpugraphs_polynormer.datasets.reader import RankingSplit
+from tpugraphs_polynormer.datasets.targets import read_costs
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_NAMES
 from tpugraphs_polynormer.models.ranking.batch import unpack_batch
 from tpugraphs_polynormer.ranking.metrics import GraphMetrics, graph_metrics, rank_candidates, slowdown, true_costs
@@ -22,11 +26,15 @@ from tpugraphs_polynormer.ranking.runs import checkpoint_path, load_ranker, open
 from tpugraphs_polynormer.ranking.scorer import Scorer, choose_candidates
 from tpugraphs_polynormer.ranking.task import RankingTask, open_collection
 from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
+from tpugraphs_polynormer.training.trainer import best_record
 
 REGRET_KS = (1, 2, 5, 10, 20, 50, 100)
-_MAX_POINTS = 250  # drawn per graph
+TRIED = 5  # candidates that the headline and the list of worst graphs try
+_MAX_POINTS = 150  # drawn per graph
 _MAX_SIDE = 192  # pixels of an attention picture; larger graphs are averaged down
-_MIN_HEATMAP_NODES = 40  # the default choice: the smallest graph that still shows a structure
+_HEATMAP_NODES = 60  # the default choice: the graph closest to this size
+_NUM_RESAMPLES = 2000
+_MIN_DEFAULT_REPEATS = 3
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,25 @@ class GraphReport:
     random_contest_score: float  # of a random ranking
     regret: tuple[float, ...]  # slowdown of the best of the k first, for REGRET_KS
     chance_regret: tuple[float, ...]
-    points: np.ndarray  # [p, 2]: predicted rank in 0..1, runtime over the best runtime
+    worst_regret: float  # slowdown of the best of the TRIED first in the worst order; 0: any order is perfect
+    default_slowdown: float | None  # of the compiler's default against the best candidate; None: unknown
+    points: np.ndarray  # [p, 3]: rank in 0..1, slowdown of the candidate predicted there, of the one truly there
+
+    @property
+    def family(self) -> str:
+        """The letters that the graph's name begins with: "bert" of bert_A-12_S-32."""
+        found = re.match("[A-Za-z]+", self.metrics.graph)
+        return found[0] if found else self.metrics.graph
+
+    @property
+    def chance_slowdown(self) -> float:
+        """The slowdown of the best of the TRIED first in random order."""
+        return self.chance_regret[REGRET_KS.index(TRIED)]
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times as fast as the default the best of the TRIED first is; None where the default is unknown."""
+        return None if self.default_slowdown is None else (1 + self.default_slowdown) / (1 + self.metrics.slowdown_5)
 
 
 @dataclass(frozen=True)
@@ -67,6 +93,31 @@ class RunReport:
         """What the run was trained on."""
         return self.manifest.collection
 
+    @property
+    def best(self) -> dict[str, Any]:
+        """The record of the epoch whose weights the run kept."""
+        return best_record(self.records, across_phases=False)
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that the page shows."""
+
+    runs: list[RunReport]
+    split: str
+    test_scores: dict[str, tuple[float, float]]  # (score, that of a random order) by collection and under "mean"
+
+    @property
+    def by_collection(self) -> list[tuple[str, list[RunReport]]]:
+        """The runs of each collection, in the catalog's order."""
+        groups = {name: [run for run in self.runs if run.collection == name] for name in COLLECTIONS}
+        return [(name, members) for name, members in groups.items() if members]
+
+    @property
+    def has_mean(self) -> bool:
+        """Whether a mean over collections has a meaning: there are several, with one run each."""
+        return len(self.by_collection) == len(self.runs) > 1
+
 
 def gather_run(
     run_dir: Path, label: str, data_dir: Path | str, *, split: str, most: int, heatmap_graph: str | None
@@ -93,21 +144,57 @@ def _gather_graph(
     scores = scorer.score_graph(split, number, chosen)
     names = {"collection": manifest.collection, "graph": entry.name}
     metrics = graph_metrics(manifest.kind, runtimes, scores, normalizers, noise=split.noise(number), **names)
-    ranking = rank_candidates(scores, graph=entry.name)
+    ranking, best, default = rank_candidates(scores, graph=entry.name), costs.min(), find_default_cost(split, number)
     return GraphReport(
         metrics=metrics,
         num_nodes=entry.num_nodes,
         random_contest_score=expected_contest_score(manifest.kind, costs),
         regret=tuple(slowdown(costs, ranking, k) for k in REGRET_KS),
         chance_regret=tuple(expected_slowdown(costs, k) for k in REGRET_KS),
-        points=_thin_out(costs[ranking] / costs.min()),
+        worst_regret=float(np.sort(costs)[-TRIED:].min() / best) - 1.0,
+        default_slowdown=None if default is None else float(default / best) - 1.0,
+        points=_thin_out(costs[ranking] / best - 1),
     )
 
 
-def _thin_out(ratios: np.ndarray) -> np.ndarray:
-    """Ratios in predicted order [c] -> at most _MAX_POINTS evenly spaced (rank, ratio)."""
-    kept = np.unique(np.linspace(0, len(ratios) - 1, min(len(ratios), _MAX_POINTS)).astype(int))
-    return np.stack([kept / max(1, len(ratios) - 1), ratios[kept]], 1)
+def find_default_cost(split: RankingSplit, number: int) -> float | None:
+    """The cost of the compiler's default in a graph; None where it cannot be told.
+
+    A tile's cost is its runtime over the default's, so that the default costs 1. A layout archive does not say which
+    candidate is the default, but its search measured the default again and again (about forty times in the official
+    archives). It is the candidate that was measured at least three times, and clearly more often than any other: by
+    half and by two. Of the 120 train and valid graphs of the demo's default searches, which repeat other candidates
+    too, this finds the default in 42 and never a wrong one; it finds all 120 defaults of the random searches.
+    """
+    if split.kind == "tile":
+        return 1.0
+    everything = np.arange(split.graphs[number].num_candidates)
+    groups = group_equal(split.read_codes(number, everything))
+    repeats = np.bincount(groups, split.read_column(number, "counts"))
+    first, second = np.sort(np.append(repeats, 0))[:-3:-1]
+    if not second or first < max(_MIN_DEFAULT_REPEATS, 1.5 * second, second + 2):
+        return None
+    return float(np.median(read_costs(split, number)[groups == repeats.argmax()]))
+
+
+def bootstrap_interval(collections: Sequence[Sequence[float]], *, seed: int = 0) -> tuple[float, float]:
+    """The 95 % interval of the mean over collections of the means over graphs: values of the graphs, by collection.
+
+    The graphs of each collection are drawn again with replacement, 2,000 times; undefined values (NaN) are left out.
+    """
+    random = np.random.default_rng(seed)
+    means = []
+    for values in collections:
+        defined = np.asarray(values, np.float64)[~np.isnan(values)]
+        means.append(defined[random.integers(len(defined), size=(_NUM_RESAMPLES, len(defined)))].mean(1))
+    low, high = np.quantile(np.mean(means, 0), (0.025, 0.975))
+    return float(low), float(high)
+
+
+def _thin_out(slowdowns: np.ndarray) -> np.ndarray:
+    """Slowdowns in predicted order [c] -> `GraphReport.points` at no more than _MAX_POINTS evenly spaced ranks."""
+    kept = np.unique(np.linspace(0, len(slowdowns) - 1, min(len(slowdowns), _MAX_POINTS)).astype(int))
+    return np.stack([kept / max(1, len(slowdowns) - 1), slowdowns[kept], np.sort(slowdowns)[kept]], 1)
 
 
 def _gather_attention(task: RankingTask, split: RankingSplit, name: str | None) -> Attention | None:
@@ -128,11 +215,11 @@ def _gather_attention(task: RankingTask, split: RankingSplit, name: str | None) 
 
 
 def _choose_graph(split: RankingSplit, name: str | None) -> int | None:
-    """The number of the named graph (None if it is not in the split), or of a small one."""
+    """The number of the named graph (None if it is not in the split), or of a small one that is not tiny."""
     if name is not None:
         return next((number for number, entry in enumerate(split.graphs) if entry.name == name), None)
-    sizes = [(entry.num_nodes < _MIN_HEATMAP_NODES, entry.num_nodes) for entry in split.graphs]
-    return min(range(len(split)), key=sizes.__getitem__) if sizes else None
+    distances = [abs(entry.num_nodes - _HEATMAP_NODES) for entry in split.graphs]
+    return int(np.argmin(distances)) if distances else None
 
 
 def attention_weights(task: RankingTask, batch: Any) -> np.ndarray:

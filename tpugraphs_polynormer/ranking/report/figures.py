@@ -1,189 +1,232 @@
-"""Pictures of the report as inline SVG that takes its colours from the page, so that dark and light both work."""
+"""Figures of the report: matplotlib's SVG, inlined, with colours and fonts that come from the page.
+
+Why matplotlib: it is a dependency already; its SVG needs no script, so that the page prints, opens without a network
+and keeps its strict Content-Security-Policy; a figure takes 10 to 30 kB. Plotly (4.8 MB of script in its package) and
+Vega-Lite (its package for pages without a network has 33 MB) would be new dependencies, and their scripts choose
+colours when they draw, not when the reader's colour scheme changes. A figure here is drawn once: its inks are
+placeholders, which become the CSS variables of the template.
+"""
 
 from __future__ import annotations
 
-import base64
 import io
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Sequence
 from html import escape
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-_WIDTH, _HEIGHT = 360, 230  # small, so that text keeps its size on a phone
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 18, 12, 38
-NUM_COLORS = 6  # classes c0..c5 of the template
+from tpugraphs_polynormer.ranking.report.data import REGRET_KS, Attention, GraphReport, RunReport, bootstrap_interval
+from tpugraphs_polynormer.ranking.report.summary import percent, summarize_graphs
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NUM_RUN_INKS = 5
+MANY_RUNS = 6  # more are drawn closer together, below the text instead of beside it
+_NAMES = ("text", "soft", "edge", "bad", *(f"c{number}" for number in range(NUM_RUN_INKS)))
+_INKS = {name: f"#0000{number:02x}" for number, name in enumerate(_NAMES, 1)}
+_FLOOR = 1e-4  # of a log axis of slowdowns: what is smaller is drawn there
+_ATTENTION_RANGE = 4.0  # colours end at a quarter of and at four times the uniform attention, in every figure
+_STYLE = {
+    "svg.fonttype": "none",
+    "font.size": 10,
+    "axes.titlesize": 10,
+    "legend.fontsize": 9,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": _INKS["edge"],
+    "axes.edgecolor": _INKS["soft"],
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), _INKS["text"]),
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
+}
 
 
-@dataclass(frozen=True)
-class Series:
-    """One line or cloud of points (x, y); `style` is "line", "dashed" or "points"."""
+def draw(caption: str, alt: str, plot: Callable[[Figure], None], *, size: tuple[float, float] = (4.4, 3.0)) -> str:
+    """A <figure> with what `plot` draws, a caption, and `alt` for those who do not see it.
 
-    label: str
-    points: Sequence[tuple[float, float]]
-    color: int = 0
-    style: str = "line"
+    4.4 inches (317 points) fill a phone's width, where 10 points are read without zooming.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
 
-
-@dataclass(frozen=True)
-class Axis:
-    """How numbers become positions."""
-
-    label: str
-    log: bool = False
-    percent: bool = False
-    ticks: tuple[float, ...] = field(default=())  # chosen where not given
-
-    def scale(self, value: float) -> float:
-        """The number on the axis' own scale."""
-        return math.log10(value) if self.log else value
-
-    def format(self, value: float) -> str:
-        """A tick's text."""
-        if self.percent:
-            return f"{100 * value:.3g}%"
-        return f"{value:.4g}"
+    stream = io.StringIO()
+    with matplotlib.rc_context(_STYLE | {"svg.hashsalt": caption + alt}):
+        figure = Figure(figsize=size, layout="constrained")
+        plot(figure)
+        figure.savefig(stream, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    svg = stream.getvalue()
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.S)
+    svg = re.sub(r' (xmlns(:\w+)?|version|width|height)="[^"]*"', "", svg.partition(">")[0]) + svg[svg.index(">") :]
+    svg = re.sub(r'<g id="[\w.]+_\d+"', "<g", svg)  # the same in every figure, where ids have to be unique
+    svg = re.sub(r"(\.\d\d)\d+", r"\1", svg)  # a hundredth of a point is not seen
+    svg = re.sub(r">\s+<", "><", svg.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}"', 1))
+    for name, ink in _INKS.items():
+        svg = svg.replace(ink, f"var(--{name})")
+    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
-def draw_chart(title: str, series: Sequence[Series], x: Axis, y: Axis) -> str:
-    """A figure with axes, ticks, a legend where there is more than one series, and a text for screen readers."""
-    drawn = [each for each in series if len(each.points)]
-    if not drawn:
-        return f"<figure><figcaption>{escape(title)}</figcaption><p>nothing was recorded</p></figure>"
-    values = np.array([(x.scale(a), y.scale(b)) for each in drawn for a, b in each.points])
-    frame = _Frame(x, y, _pad(values[:, 0], 0.0), _pad(values[:, 1], 0.06))
-    parts = [frame.draw_axes(), *(frame.draw_series(each) for each in drawn)]
-    label = f"{title}: {y.label} against {x.label}, for {', '.join(each.label for each in drawn)}"
-    svg = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'
-    return f"<figure><figcaption>{escape(title)}</figcaption>{svg}{_draw_legend(drawn)}</figure>"
+def draw_scores(rows: Sequence[tuple[str, RunReport]], split: str) -> str:
+    """The score of each run: a dot per graph, the mean with its interval, and a random order's mean."""
+    scores = [[graph.metrics.contest_score for graph in report.graphs] for _, report in rows]
+    chances = [float(np.mean([graph.random_contest_score for graph in report.graphs])) for _, report in rows]
 
+    def plot(figure: Figure) -> None:
+        axes = figure.subplots()
+        for row, ((label, _), values, chance) in enumerate(zip(rows, scores, chances, strict=True)):
+            spread = 0.13 * np.sin(2.4 * np.arange(len(values)))  # so that equal scores do not hide each other
+            first = {"dot": "a graph", "mean": "mean, 95 % interval", "chance": "random order"} if row == 0 else {}
+            axes.plot(values, row + spread, "o", ms=4, mew=0, alpha=0.55, color=_INKS["c0"], label=first.get("dot"))
+            low, high = bootstrap_interval([values])
+            mean = float(np.mean(values))
+            ink = {"color": _INKS["text"], "capsize": 3, "ms": 5, "label": first.get("mean")}
+            axes.errorbar(mean, row, xerr=[[max(0, mean - low)], [max(0, high - mean)]], fmt="D", **ink)
+            axes.plot(chance, row, "x", ms=7, mew=2, color=_INKS["c1"], label=first.get("chance"))
+            axes.text(0, row - 0.24, label, transform=axes.get_yaxis_transform(), va="bottom")
+        axes.set(xlabel=f"contest score on {split} (1 is perfect)", yticks=[], ylim=(len(rows) - 0.6, -0.75))
+        axes.spines["left"].set_visible(False)
+        figure.legend(loc="outside lower center", ncols=3, handletextpad=0.3, columnspacing=1)
 
-class _Frame:
-    """The drawing area and its two scales."""
-
-    def __init__(self, x: Axis, y: Axis, x_range: tuple[float, float], y_range: tuple[float, float]) -> None:
-        self._x, self._y, self._x_range, self._y_range = x, y, x_range, y_range
-
-    def _at(self, a: float, b: float) -> tuple[float, float]:
-        """Scaled numbers -> position."""
-        (x0, x1), (y0, y1) = self._x_range, self._y_range
-        across = _LEFT + (a - x0) / (x1 - x0) * (_WIDTH - _LEFT - _RIGHT)
-        return across, _HEIGHT - _BOTTOM - (b - y0) / (y1 - y0) * (_HEIGHT - _TOP - _BOTTOM)
-
-    def draw_axes(self) -> str:
-        """Grid lines, tick texts, axis labels."""
-        parts = []
-        for value, text in _ticks(self._y, self._y_range, 5):
-            _, down = self._at(self._x_range[0], value)
-            parts.append(f'<path class="grid" d="M{_LEFT} {down:.1f}H{_WIDTH - _RIGHT}"/>')
-            parts.append(f'<text x="{_LEFT - 5}" y="{down + 3.5:.1f}" text-anchor="end">{text}</text>')
-        for value, text in _ticks(self._x, self._x_range, 5):
-            across, _ = self._at(value, self._y_range[0])
-            parts.append(f'<text x="{across:.1f}" y="{_HEIGHT - _BOTTOM + 14}" text-anchor="middle">{text}</text>')
-        middle = (_LEFT + _WIDTH - _RIGHT) / 2
-        height = (_TOP + _HEIGHT - _BOTTOM) / 2
-        bottom = _HEIGHT - _BOTTOM
-        parts.append(f'<path class="axis" d="M{_LEFT} {_TOP}V{bottom}H{_WIDTH - _RIGHT}"/>')
-        parts.append(f'<text x="{middle}" y="{_HEIGHT - 6}" text-anchor="middle">{escape(self._x.label)}</text>')
-        parts.append(
-            f'<text transform="translate(11 {height}) rotate(-90)" text-anchor="middle">{escape(self._y.label)}</text>'
-        )
-        return "".join(parts)
-
-    def draw_series(self, series: Series) -> str:
-        """A line, or dots."""
-        dots_at = [self._at(self._x.scale(a), self._y.scale(b)) for a, b in series.points]
-        color = f"c{series.color % NUM_COLORS}"
-        if series.style == "points":
-            dots = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in dots_at)
-            return f'<path class="dots {color}" d="{dots}"/>'
-        path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in dots_at)
-        style = " dashed" if series.style == "dashed" else ""
-        if len(dots_at) == 1:
-            style, path = " single", f"{path}h0"
-        return f'<path class="line {color}{style}" d="{path}"/>'
-
-
-def draw_bars(title: str, rows: Sequence[tuple[str, float, float]], value_label: str, base_label: str) -> str:
-    """Horizontal bars (label, value, base) with a mark at each base; values may be negative."""
-    low = min(0.0, *(min(value, base) for _, value, base in rows))
-    high = max(1.0, *(max(value, base) for _, value, base in rows))
-    left, right, step = 8, _WIDTH - 50, 40
-
-    def across(value: float) -> float:
-        return left + (value - low) / (high - low) * (right - left)
-
-    parts = []
-    for index, (label, value, base) in enumerate(rows):
-        down = index * step + 18
-        start, width = min(across(0), across(value)), abs(across(value) - across(0))
-        parts.append(f'<text x="{left}" y="{down - 4}">{escape(label)}</text>')
-        parts.append(f'<rect class="track" x="{left}" y="{down}" width="{right - left}" height="13"/>')
-        parts.append(f'<rect class="bar" x="{start:.1f}" y="{down}" width="{width:.1f}" height="13"/>')
-        parts.append(f'<path class="mark" d="M{across(base):.1f} {down - 2}v17"/>')
-        parts.append(f'<text x="{right + 6}" y="{down + 10.5}">{value:.3f}</text>')
-    told = "; ".join(f"{label} {value:.3f}, {base_label} {base:.3f}" for label, value, base in rows)
-    size = f"0 0 {_WIDTH} {len(rows) * step + 2}"
-    svg = f'<svg viewBox="{size}" role="img" aria-label="{escape(f"{title}: {told}")}">{"".join(parts)}</svg>'
-    legend = (
-        f'<p class="legend"><span class="key bar"></span>{value_label} <span class="key mark"></span>{base_label}</p>'
+    told = "; ".join(
+        f"{label}: mean {np.mean(values):.3f}, random order {chance:.3f}"
+        for (label, _), values, chance in zip(rows, scores, chances, strict=True)
     )
-    return f"<figure><figcaption>{escape(title)}</figcaption>{svg}{legend}</figure>"
+    height = 0.9 + len(rows) * (0.6 if len(rows) > MANY_RUNS else 1.05)
+    return draw("Score of every graph", f"Scores. {told}", plot, size=(4.4, height))
 
 
-def draw_heatmap(title: str, weights: np.ndarray, label: str) -> str:
-    """A matrix as an inlined PNG with its colour scale; the extreme hundredths share the end colours."""
-    low, high = np.percentile(weights, (1, 99))
-    high = high if high > low else low + 1e-6
-    picture = _encode_png(weights, low, high)
-    ramp = _encode_png(np.linspace(low, high, 128)[None], low, high)
-    return (
-        f'<figure class="heatmap"><figcaption>{escape(title)}</figcaption>'
-        f'<img src="{picture}" alt="{escape(label)}" width="{weights.shape[1]}" height="{weights.shape[0]}">'
-        f'<p class="legend">{low:.3g}<img class="ramp" src="{ramp}" alt="colour scale" width="128" height="1">'
-        f"{high:.3g}</p></figure>"
-    )
+def draw_regret(collection: str, members: Sequence[RunReport], top: float) -> str:
+    """The mean slowdown of the best of the first k, on log axes up to `top`, with random order and the default."""
+    chance = np.mean([graph.chance_regret for graph in members[0].graphs], 0)
+    known = [graph.default_slowdown for graph in members[0].graphs if graph.default_slowdown is not None]
+    found = f"{len(known)} of {len(members[0].graphs)} graphs"
+
+    def plot(figure: Figure) -> None:
+        axes = figure.subplots()
+        for number, report in enumerate(members):
+            regrets = np.array([graph.regret for graph in report.graphs])
+            ink = _INKS[f"c{number % NUM_RUN_INKS}"]
+            low, high = zip(*(bootstrap_interval([column]) for column in regrets.T), strict=True)
+            axes.fill_between(REGRET_KS, np.maximum(low, _FLOOR), np.maximum(high, _FLOOR), color=ink, alpha=0.18, lw=0)
+            axes.plot(REGRET_KS, np.maximum(regrets.mean(0), _FLOOR), "o-", ms=4, color=ink, label=report.label)
+        axes.plot(REGRET_KS, np.maximum(chance, _FLOOR), "--", color=_INKS["soft"], label="random order")
+        if known:
+            line = {"color": _INKS["bad"], "ls": "-.", "label": f"compiler's default ({found})"}
+            axes.axhline(max(float(np.mean(known)), _FLOOR), **line)
+        axes.set(xscale="log", yscale="log", ylim=(_FLOOR * 0.8, top), xlabel="k, candidates tried (log scale)")
+        axes.set(ylabel="mean slowdown (log scale)")
+        axes.set_xticks(REGRET_KS, map(str, REGRET_KS))
+        axes.yaxis.set_major_formatter(lambda value, _: "≤ 0.01 %" if value <= _FLOOR else f"{100 * value:g} %")
+        axes.minorticks_off()
+        columns = 2 if len(members) == 1 else 1  # several runs may have long names
+        figure.legend(loc="outside lower center", ncols=columns, handlelength=1.6, columnspacing=1)
+
+    told = ", ".join(f"{percent(value)} for k = {k}" for k, value in zip(REGRET_KS, chance, strict=True))
+    means = [(report.label, summarize_graphs(report.graphs).slowdown) for report in members]
+    model = "; ".join(f"{label} {percent(mean)} for k = 5" for label, mean in means)
+    default = f"the default {percent(float(np.mean(known)))} ({found})" if known else "the default is unknown"
+    size = (4.4, 3.0 if len(members) == 1 else 3.0 + 0.18 * len(members))
+    caption = collection if known else f"{collection}; which candidate is the compiler's default is unknown"
+    return draw(caption, f"Mean slowdown in {collection}: {model}; random order {told}; {default}", plot, size=size)
 
 
-def _encode_png(values: np.ndarray, low: float, high: float) -> str:
-    from matplotlib.image import imsave
+def draw_sizes(collection: str, members: Sequence[RunReport]) -> str:
+    """The score of each graph against its number of nodes."""
 
-    stream = io.BytesIO()
-    imsave(stream, values, vmin=low, vmax=high, cmap="viridis", format="png")
-    return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
+    def plot(figure: Figure) -> None:
+        axes = figure.subplots()
+        for number, report in enumerate(members):
+            points = [(graph.num_nodes, graph.metrics.contest_score) for graph in report.graphs]
+            axes.plot(*zip(*points, strict=True), "o", ms=5, mew=0, alpha=0.6, color=_INKS[f"c{number % NUM_RUN_INKS}"])
+        axes.set(xscale="log", xlabel="nodes of the graph (log scale)", ylabel="contest score")
+        _round_log_ticks(axes)
 
-
-def _draw_legend(series: Sequence[Series]) -> str:
-    if len(series) < 2:
-        return ""
-    keys = [
-        f'<span class="item"><span class="key c{each.color % NUM_COLORS} {each.style}"></span>'
-        f"{escape(each.label)}</span>"
-        for each in series
-    ]
-    return f'<p class="legend">{" ".join(keys)}</p>'
+    return draw(collection, f"Contest score of each graph of {collection} against its number of nodes", plot)
 
 
-def _pad(values: np.ndarray, share: float) -> tuple[float, float]:
-    low, high = float(values.min()), float(values.max())
-    if high - low < 1e-9:
-        return low - 0.5, high + 0.5
-    return low - share * (high - low), high + share * (high - low)
+def draw_order(graph: GraphReport, caption: str) -> str:
+    """The candidates of one graph in predicted order, the perfect order, and the default."""
+
+    def plot(figure: Figure) -> None:
+        axes = figure.subplots()
+        ranks, predicted, true = graph.points.T
+        axes.plot(ranks, true, color=_INKS["soft"], label="perfect order")
+        axes.plot(ranks, predicted, "o", ms=3.5, mew=0, alpha=0.6, color=_INKS["c0"], label="predicted order")
+        if graph.default_slowdown is not None:
+            axes.axhline(graph.default_slowdown, ls="-.", color=_INKS["bad"], label="default")
+        axes.set(xlabel="rank, fastest first", ylabel="slower than the fastest")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:,.4g} %")
+        figure.legend(loc="outside lower center", ncols=3, handlelength=1.6, columnspacing=1)
+
+    return draw(caption, f"Slowdown of the candidates of {graph.metrics.graph} in predicted order", plot)
 
 
-def _ticks(axis: Axis, span: tuple[float, float], count: int) -> list[tuple[float, str]]:
-    """(scaled position, text) of round numbers within the span."""
-    low, high = span
-    if axis.ticks:
-        values = list(axis.ticks)
-    elif axis.log:
-        values = [m * 10.0**e for e in range(math.floor(low), math.ceil(high) + 1) for m in (1, 2, 5)]
-        inside = [value for value in values if low <= math.log10(value) <= high]
-        values = [value for value in inside if str(value).strip("0.")[0] == "1"] if len(inside) > 7 else inside
-    else:
-        raw = (high - low) / count
-        power = 10.0 ** math.floor(math.log10(raw))
-        step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw)
-        values = [i * step for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
-    return [(axis.scale(v), axis.format(v)) for v in values if low - 1e-9 <= axis.scale(v) <= high + 1e-9]
+def draw_learning(collection: str, members: Sequence[RunReport], lowest: float) -> str:
+    """Validation score (from `lowest` up) above training loss, epoch by epoch, with the best epoch marked."""
+
+    def plot(figure: Figure) -> None:
+        upper, lower = figure.subplots(2, sharex=True)
+        for number, report in enumerate(members):
+            ink, best = _INKS[f"c{number % NUM_RUN_INKS}"], report.best
+            epochs = [record["epoch"] + 1 for record in report.records]
+            losses = np.array([record["loss"] for record in report.records], float)
+            for axes, values in ((upper, valid_scores(report.records)), (lower, losses)):
+                axes.plot(epochs, values, ".-", ms=5, color=ink, label=report.label)
+                axes.axvline(best["epoch"] + 1, ls=":", color=ink)
+            upper.plot(best["epoch"] + 1, *valid_scores([best]), "*", ms=12, color=ink)
+        upper.set(ylabel="valid score", ylim=(lowest, 1.05))
+        lower.set(ylabel="train loss", xlabel="epoch")
+        lower.xaxis.get_major_locator().set_params(integer=True)
+        if len(members) > 1:
+            figure.legend(*upper.get_legend_handles_labels(), loc="outside lower center")
+
+    best = [f"{report.best['epoch'] + 1} ({valid_scores([report.best])[0]:.4f})" for report in members]
+    if len(members) > 1:
+        best = [f"{report.label} {text}" for report, text in zip(members, best, strict=True)]
+    caption = f"{collection}, best epoch: {', '.join(best)}"
+    size = (4.4, 3.6 + 0.18 * (len(members) - 1))
+    return draw(caption, f"Validation score and training loss by epoch. {caption}", plot, size=size)
+
+
+def valid_scores(records: Sequence[dict[str, Any]]) -> np.ndarray:
+    """[r]: the validation scores in a run's records; NaN where one is undefined."""
+    return np.array([record["metrics"]["valid"]["contest_score"] for record in records], float)
+
+
+def draw_attention(attention: Attention, caption: str) -> str:
+    """Who attends to whom; uniform attention has the page's own colour, and every figure the same scale."""
+    from matplotlib.colors import LinearSegmentedColormap, LogNorm
+
+    # Transparent in the middle, so that neither a light nor a dark page makes "uniform" stand out.
+    colours = [(0.05, 0.4, 0.75, 1.0), (0.05, 0.4, 0.75, 0.0), (0.85, 0.35, 0.0, 0.0), (0.85, 0.35, 0.0, 1.0)]
+    ramp = LinearSegmentedColormap.from_list("around_1", list(zip((0, 0.5, 0.5, 1), colours, strict=True)), N=257)
+
+    def plot(figure: Figure) -> None:
+        axes = figure.subplots()
+        norm, end = LogNorm(1 / _ATTENTION_RANGE, _ATTENTION_RANGE, clip=True), attention.num_nodes
+        picture = axes.imshow(attention.weights, ramp, norm, extent=(0, end, end, 0), interpolation="none")
+        axes.set(xlabel="node attended to", ylabel="attending node")
+        axes.grid(False)
+        bar = figure.colorbar(picture, ticks=[0.25, 0.5, 1, 2, 4], shrink=0.85, label="times uniform (log scale)")
+        bar.ax.set_yticklabels(["≤ ¼", "½", "1", "2", "≥ 4"])
+        bar.ax.minorticks_off()
+        bar.solids.set_rasterized(True)
+
+    low, high = attention.weights.min(), attention.weights.max()
+    alt = f"{caption}: from {low:.2f} to {high:.2f} times uniform attention, rows attend to columns"
+    return draw(caption, alt, plot, size=(4.4, 3.7))
+
+
+def _round_log_ticks(axes: Axes) -> None:
+    """Ticks at 1, 2 and 5 times powers of ten, written out."""
+    from matplotlib.ticker import LogLocator
+
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.minorticks_off()

@@ -1,4 +1,4 @@
-"""One self-contained HTML page about trained runs: scores, learning, regret, graphs, attention, data, recipe."""
+"""One self-contained HTML page about trained runs: conclusions first, then scores, graphs, training, data, recipe."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from string import Template
 
 from tpugraphs_polynormer import __version__
 from tpugraphs_polynormer.files import write_text
-from tpugraphs_polynormer.ranking.report.data import RunReport, check_inputs, gather_run
+from tpugraphs_polynormer.ranking.report.data import Report, check_inputs, gather_run
 from tpugraphs_polynormer.ranking.report.sections import SECTIONS
 from tpugraphs_polynormer.ranking.runs import expand_runs, label_runs, open_ranking_run
+from tpugraphs_polynormer.ranking.submission import expected_rows, score_random_rankings, score_submission
 from tpugraphs_polynormer.training.run_directory import RunError
 
 _PACKAGES = ("tensorflow", "tf-keras", "tensorflow-gnn", "apache-beam", "numpy")
@@ -26,42 +27,54 @@ def write_report(
     output: Path | str,
     *,
     split: str = "valid",
-    most: int = 1000,
+    most: int = 0,
     heatmap_graph: str | None = None,
     title: str = "TpuGraphs ranking report",
     note: str = "",
+    test: tuple[Path | str, Path | str, Path | str] | None = None,
 ) -> Path:
-    """Scores the split with each run (at most `most` candidates of a graph, 0 all) and writes the page; its path."""
+    """Scores the split with each run (at most `most` candidates of a graph, 0 all) and writes the page; its path.
+
+    `test`: where known, a submission, the folder of its archives and that of the hidden runtimes (`submit --truth`).
+    """
     output, runs = Path(output), expand_runs(run_dirs)
     labels = label_runs(runs)
     check_inputs([open_ranking_run(run) for run in runs], data_dir, split, heatmap_graph)
-    reports = [
+    test_scores = read_test_scores(*test) if test else {}
+    gathered = [
         gather_run(run, label, data_dir, split=split, most=most, heatmap_graph=heatmap_graph)
         for run, label in zip(runs, labels, strict=True)
     ]
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        write_text(output, render_page(reports, split=split, most=most, title=title, note=note))
+        write_text(output, render_page(Report(gathered, split, test_scores), most=most, title=title, note=note))
     except OSError as fault:
         raise RunError(f"{output}: cannot be written ({fault.strerror}); choose another --output") from None
     return output
 
 
-def render_page(reports: Sequence[RunReport], *, split: str, most: int, title: str, note: str) -> str:
+def read_test_scores(submission: Path | str, archives: Path | str, truth: Path | str) -> dict[str, tuple[float, float]]:
+    """The score of a submission and that of a random order, by collection and under "mean"."""
+    rows = expected_rows(archives)
+    chances = score_random_rankings(truth, rows)
+    return {name: (score, chances[name]) for name, score in score_submission(submission, truth, rows).items()}
+
+
+def render_page(report: Report, *, most: int, title: str, note: str) -> str:
     """The page's text."""
     template = (
         resources.files("tpugraphs_polynormer.ranking.report")
         .joinpath("report.html.template")
         .read_text(encoding="utf-8")
     )
-    sections = [(key, name, render(reports)) for key, name, render in SECTIONS]
-    num_graphs = sum(len(report.graphs) for report in reports)
+    sections = [(key, name, render(report)) for key, name, render in SECTIONS]
+    num_graphs = sum(len(run.graphs) for run in report.runs)
     limit = f"at most {most:,} candidates each" if most else "all candidates"
-    runs = "1 run" if len(reports) == 1 else f"{len(reports)} runs"
+    runs = "1 run" if len(report.runs) == 1 else f"{len(report.runs)} runs"
     return Template(template).substitute(
         title=escape(title),
         note=f'<p class="note">{escape(note)}</p>' if note else "",
-        subtitle=escape(f"{runs}, {num_graphs:,} {split} graphs, {limit}. Higher scores mean predicted faster."),
+        subtitle=escape(f"{runs}, {num_graphs:,} {report.split} graphs, {limit}."),
         navigation="".join(f'<a href="#{key}">{escape(name)}</a>' for key, name, _ in sections),
         sections="\n".join(
             f'<section aria-labelledby="{key}"><h2 id="{key}">{escape(name)}</h2>{body}</section>'

@@ -16,7 +16,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from tpugraphs_polynormer.beam.plan import Job, PreprocessError, ShardPlan, folder_of
 from tpugraphs_polynormer.catalog import SPLITS, find_collection
-from tpugraphs_polynormer.datasets.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, write_json
+from tpugraphs_polynormer.datasets.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, write_manifest
 from tpugraphs_polynormer.datasets.schema import SCHEMA_NAME, write_schema
 from tpugraphs_polynormer.datasets.shards import DESCRIPTION_SUFFIX, ShardDescription, describe_split
 from tpugraphs_polynormer.datasets.split_files import CANDIDATE_SUFFIX, RECORD_SUFFIX
@@ -141,7 +141,7 @@ def _write_manifest(
     )
     with tempfile.TemporaryDirectory() as temporary:
         write_schema(Path(temporary), kind)
-        write_json(Path(temporary) / MANIFEST_NAME, manifest)
+        write_manifest(Path(temporary) / MANIFEST_NAME, manifest)
         for name in (SCHEMA_NAME, MANIFEST_NAME):  # the manifest last: it is the commit
             with (Path(temporary) / name).open("rb") as source:
                 publish(FileSystems.join(folder, name), source)

@@ -25,6 +25,7 @@ from tpugraphs_polynormer.datasets.split_files import (
     RECORD_SUFFIX,
     SplitFiles,
     candidate_bytes,
+    candidate_file_bytes,
     shard_checksums,
 )
 from tpugraphs_polynormer.datasets.targets import read_costs
@@ -197,6 +198,12 @@ class RankingDataset:
                 raise DatasetError(f"{path}: {state}, the manifest says {expected:,} bytes; preprocess again")
         for graph in shard.graphs:
             self._check_spans(shard, graph)
+        expected = candidate_file_bytes(shard.graphs)
+        if shard.candidate_bytes != expected:
+            where = f"{self.folder / MANIFEST_NAME}: {shard.name}.candidate_bytes"
+            raise DatasetError(
+                f"{where}: found {shard.candidate_bytes:,}, its graphs take {expected:,}; preprocess again"
+            )
 
     def _check_spans(self, shard: ShardEntry, graph: GraphEntry) -> None:
         spans = {

@@ -41,6 +41,7 @@ from tpugraphs_polynormer.datasets.records import RECORD_FRAMING, serialize_grap
 from tpugraphs_polynormer.datasets.split_files import (
     CANDIDATE_SUFFIX,
     RECORD_SUFFIX,
+    append_checksums,
     candidate_bytes,
     shard_checksums,
     write_candidates,
@@ -221,6 +222,7 @@ def _write_staged(
             entries.append(entry)
             if is_train:
                 moments.append(measure_moments(archive.node_feat[kept], archive.node_opcode[kept]))
+    checksums_crc32c = append_checksums(staged[CANDIDATE_SUFFIX])
     return ShardDescription(
         format_version=FORMAT_VERSION,
         options=options.recorded(),
@@ -231,6 +233,7 @@ def _write_staged(
             record_sha256=hash_file(staged[RECORD_SUFFIX]),
             candidate_bytes=staged[CANDIDATE_SUFFIX].stat().st_size,
             candidate_sha256=hash_file(staged[CANDIDATE_SUFFIX]),
+            checksums_crc32c=checksums_crc32c,
             graphs=tuple(entries),
         ),
         moments=_plain(merge(moments)) if moments else None,

@@ -18,6 +18,7 @@ LAYERS = (
     (
         "",
         "files",
+        "checksums",
         "errors",
         "exports",
         "process",
@@ -62,6 +63,7 @@ LIGHT = (
     "datasets.sampler",
     "download.fetch",
     "ranking.submission",
+    "ranking.verify",
 )
 
 

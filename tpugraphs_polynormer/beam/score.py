@@ -26,6 +26,7 @@ def run(plan: PredictionPlan, beam_arguments: Sequence[str]) -> int:
     missing = [task.id for task in plan.pending()]
     if missing:  # some runners report success for a failed job
         raise UserError(f"the Beam job ended without predictions for {', '.join(missing[:5])}; run it again")
+    plan.list_checksums(pending)
     return len(pending)
 
 

@@ -26,6 +26,7 @@ from tpugraphs_polynormer.archives.npz import (
     relative_costs,
 )
 from tpugraphs_polynormer.archives.writer import write_archive
+from tpugraphs_polynormer.checksums import compare_file
 from tpugraphs_polynormer.datasets.encoding import Candidates, collapse_duplicates, encode_layouts, encode_tiles
 from tpugraphs_polynormer.datasets.manifest import (
     FORMAT_VERSION,
@@ -43,7 +44,7 @@ from tpugraphs_polynormer.datasets.split_files import (
     RECORD_SUFFIX,
     append_checksums,
     candidate_bytes,
-    shard_checksums,
+    shard_files,
     write_candidates,
 )
 from tpugraphs_polynormer.datasets.statistics import Moments, measure_moments, merge, summarize_sizes
@@ -163,10 +164,8 @@ def _find_whole(
     wanted = (FORMAT_VERSION, options.recorded(), dict(checksums))
     if (found.format_version, found.options, found.sources) != wanted or (found.rejected and not options.skip_bad):
         return None
-    for suffix, checksum in shard_checksums(found.shard).items():
-        path = folder / (name + suffix)
-        if not path.is_file() or hash_file(path) != checksum:
-            return None
+    if any(compare_file(folder / (name + suffix), *wanted) for suffix, wanted in shard_files(found.shard).items()):
+        return None
     return found
 
 

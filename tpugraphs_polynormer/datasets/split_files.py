@@ -75,9 +75,12 @@ def _codes_bytes(entry: GraphEntry) -> int:
     return size + -size % 8
 
 
-def shard_checksums(shard: ShardEntry) -> dict[str, str]:
-    """{suffix: sha256} of the files of a shard."""
-    return {RECORD_SUFFIX: shard.record_sha256, CANDIDATE_SUFFIX: shard.candidate_sha256}
+def shard_files(shard: ShardEntry) -> dict[str, tuple[int, str]]:
+    """{suffix: (bytes, sha256)} of the files of a shard."""
+    return {
+        RECORD_SUFFIX: (shard.record_bytes, shard.record_sha256),
+        CANDIDATE_SUFFIX: (shard.candidate_bytes, shard.candidate_sha256),
+    }
 
 
 class SplitFiles:
@@ -93,7 +96,7 @@ class SplitFiles:
         self._folder = folder
         self._shards: list[ShardEntry] = []
         self._files: dict[str, int] = {}
-        self._checksums: dict[str, np.ndarray] = {}  # of the blocks, by shard
+        self._checksums: dict[str, tuple[int, list[int]]] = {}  # by shard, see _block_checksums
         for shard in shards:
             self.graphs += shard.graphs
             self._shards += [shard] * len(shard.graphs)
@@ -141,39 +144,43 @@ class SplitFiles:
 
     def _read_candidates(self, number: int, starts: np.ndarray, size: int) -> bytearray:
         """The `size` bytes of the candidate file from each start on, joined; their blocks are checked first."""
-        if not size or not len(starts):
+        if not size:
             return bytearray()
+        positions = starts.tolist()  # plain numbers: for the few of a draw, numpy's calls take longer than the reads
+        needed = {block for start in positions for block in range(start // _BLOCK, (start + size - 1) // _BLOCK + 1)}
+        blocks = sorted(needed)
+        data = self._read_blocks(number, blocks)
+        # The blocks of one span are neighbours in the file, so they are neighbours in `data`.
+        shifts = {block: (index - block) * _BLOCK for index, block in enumerate(blocks)}
+        positions = [start + shifts[start // _BLOCK] for start in positions]
+        return bytearray().join([data[start : start + size] for start in positions])  # its arrays are writable
+
+    def _read_blocks(self, number: int, blocks: Sequence[int]) -> bytes:
+        """The blocks with these ascending numbers, joined and checked; neighbours are read at once."""
         shard = self._shards[number]
-        first, last = starts // _BLOCK, (starts + size - 1) // _BLOCK
-        spread = np.arange((last - first).max() + 1)
-        blocks = np.unique(np.minimum(first[:, None] + spread, last[:, None]))
-        data = self._read_blocks(shard, blocks)
-        checksums = self._block_checksums(shard)[blocks].tolist()
-        for position, checksum in enumerate(checksums):
-            if google_crc32c.value(data[position * _BLOCK : (position + 1) * _BLOCK]) != checksum:
-                path, where = self._folder / (shard.name + CANDIDATE_SUFFIX), int(blocks[position]) * _BLOCK
-                found = f"the candidates of {self.graphs[number].name} from byte {where:,} on are damaged"
-                raise DatasetError(f"{path}: {found} (their checksum is wrong); preprocess again")
-        # The blocks of one span are neighbours in the file, so they are neighbours here.
-        positions = (np.searchsorted(blocks, first) - first) * _BLOCK + starts
-        return bytearray().join(data[start : start + size] for start in positions.tolist())  # its arrays are writable
+        name, (end, checksums) = shard.name + CANDIDATE_SUFFIX, self._block_checksums(shard)
+        parts, first = [], 0
+        for index, block in enumerate(blocks, 1):
+            if index == len(blocks) or blocks[index] != block + 1:
+                start = blocks[first] * _BLOCK
+                parts.append(self._read(name, start, min((block + 1) * _BLOCK, end) - start))
+                first = index
+        data = b"".join(parts)
+        for index, block in enumerate(blocks):
+            if google_crc32c.value(data[index * _BLOCK : (index + 1) * _BLOCK]) != checksums[block]:
+                found = f"the candidates of {self.graphs[number].name} from byte {block * _BLOCK:,} on are damaged"
+                raise DatasetError(f"{self._folder / name}: {found} (their checksum is wrong); preprocess again")
+        return data
 
-    def _read_blocks(self, shard: ShardEntry, blocks: np.ndarray) -> bytes:
-        """The blocks with these ascending numbers, joined; neighbours are read at once."""
-        name, end = shard.name + CANDIDATE_SUFFIX, _candidates_end(shard.graphs)
-        runs = np.split(blocks, np.flatnonzero(np.diff(blocks) != 1) + 1)
-        spans = [(int(run[0]) * _BLOCK, min((int(run[-1]) + 1) * _BLOCK, end)) for run in runs]
-        return b"".join(self._read(name, start, stop - start) for start, stop in spans)
-
-    def _block_checksums(self, shard: ShardEntry) -> np.ndarray:
-        """The checksums at the end of a candidate file, which are read once and compared with the manifest."""
+    def _block_checksums(self, shard: ShardEntry) -> tuple[int, list[int]]:
+        """The end of the candidates in their file, and the checksums after it, compared once with the manifest."""
         if shard.name not in self._checksums:
             name, end = shard.name + CANDIDATE_SUFFIX, _candidates_end(shard.graphs)
             data = self._read(name, end, candidate_file_bytes(shard.graphs) - end)
             if google_crc32c.value(data) != shard.checksums_crc32c:
                 where = f"{self._folder / name}: the checksums from byte {end:,} on are damaged"
                 raise DatasetError(f"{where}; preprocess again")
-            self._checksums[shard.name] = np.frombuffer(data, _CHECKSUM)
+            self._checksums[shard.name] = end, np.frombuffer(data, _CHECKSUM).tolist()
         return self._checksums[shard.name]
 
     def _read(self, name: str, offset: int, size: int) -> bytes:

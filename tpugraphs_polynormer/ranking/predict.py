@@ -13,17 +13,17 @@ from scipy.stats import rankdata
 from tqdm import tqdm
 
 from tpugraphs_polynormer.catalog import find_collection
+from tpugraphs_polynormer.checksums import CHECKSUMS_NAME, write_checksums
 from tpugraphs_polynormer.config.loader import dump_config
 from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME, DatasetError
 from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit
 from tpugraphs_polynormer.files import hash_file, write_text
 from tpugraphs_polynormer.ranking.runs import checkpoint_path, group_runs, load_ranker
-from tpugraphs_polynormer.ranking.submission import prediction_path, read_prediction, write_prediction
+from tpugraphs_polynormer.ranking.submission import RECIPE_NAME, prediction_path, read_prediction, write_prediction
 from tpugraphs_polynormer.ranking.submission_rules import SubmissionError
 from tpugraphs_polynormer.ranking.task import open_collection
 from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
 
-RECIPE_NAME = "recipe.json"
 AVERAGES = ("rank", "score")
 
 
@@ -93,6 +93,15 @@ class PredictionPlan:
         """What is still to do."""
         return [task for task in self.tasks if not self.is_done(task)]
 
+    def list_checksums(self, scored: Sequence[PendingGraph]) -> None:
+        """Writes checksums.json beside the predictions of each collection, once all are there; see `verify`."""
+        for collection in self.runs:
+            folder = Path(self.output) / find_collection(collection).folder
+            if (folder / CHECKSUMS_NAME).exists() and not any(task.collection == collection for task in scored):
+                continue  # listed before, and nothing has changed
+            paths = [prediction_path(self.output, task.id) for task in self.tasks if task.collection == collection]
+            write_checksums(folder, [*paths, folder / RECIPE_NAME])
+
     def open_split(self, collection: str) -> RankingSplit:
         """The split to predict of a collection."""
         return RankingDataset(Path(self.data_dir) / find_collection(collection).folder).split(self.split)
@@ -131,6 +140,7 @@ def predict(plan: PredictionPlan) -> int:
         for task, scores in _score(plan, pending):
             write_prediction(plan.output, task.id, scores)
             progress.update()
+    plan.list_checksums(pending)
     return len(pending)
 
 

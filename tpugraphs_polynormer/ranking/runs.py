@@ -11,12 +11,11 @@ from tpugraphs_polynormer.config.schema import RankingConfig
 from tpugraphs_polynormer.datasets.manifest import parse_record
 from tpugraphs_polynormer.datasets.reader import RankingDataset
 from tpugraphs_polynormer.ranking.task import (
-    FACTS_NAME,
     DatasetFacts,
     RankingTask,
     open_collection,
 )
-from tpugraphs_polynormer.training.run_directory import CONFIG_NAME, RunDirectory, RunError
+from tpugraphs_polynormer.training.run_directory import CONFIG_NAME, FACTS_NAME, RunDirectory, RunError
 from tpugraphs_polynormer.training.trainer import restore_best
 
 

@@ -28,6 +28,8 @@ from tpugraphs_polynormer.ranking.metrics import layout_contest_score, rank_cand
 from tpugraphs_polynormer.ranking.submission_check import HEADER, read_submission
 from tpugraphs_polynormer.ranking.submission_rules import ExpectedRow, Faults, SubmissionError
 
+RECIPE_NAME = "recipe.json"  # in a folder of predictions: what they were made of
+
 
 def expected_rows(data_dir: Path | str) -> list[ExpectedRow]:
     """The rows for the test split of `<data_dir>/npz`: collections in catalog order, graphs by name.

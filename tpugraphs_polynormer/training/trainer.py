@@ -18,10 +18,9 @@ from tpugraphs_polynormer.training.checkpoints import Checkpoints
 from tpugraphs_polynormer.training.distribution import is_chief, wait_for_workers
 from tpugraphs_polynormer.training.event_log import EventLog
 from tpugraphs_polynormer.training.optimizers import build_optimizer
-from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
+from tpugraphs_polynormer.training.run_directory import RESULT_NAME, RunDirectory, RunError
 from tpugraphs_polynormer.training.task import Task, locate_phase
 
-RESULT_NAME = "result.json"
 SUMMARY_NAME = "summary.json"
 FORMAT_VERSION = 1
 _LOG_SECONDS = 10  # at least, between two lines of one phase
@@ -101,7 +100,7 @@ class Trainer:
         best = best_record(self._records, across_phases=self.task.selects_across_phases)
         result = {"format_version": FORMAT_VERSION, "task": self.task.config.task, "best": best, "epochs": epoch}
         if self._writes:
-            self.run.write_json(RESULT_NAME, result)
+            self.run.finish(result)
         return result
 
     def restore_best(self) -> str:

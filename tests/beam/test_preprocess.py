@@ -199,6 +199,7 @@ def test_excluded_graphs_are_left_out_and_recorded(tree, tmp_path, expected, cap
     found, wanted = contents(output / FOLDER), contents(tmp_path / "without" / FOLDER)
     manifests = [json.loads(each.pop(MANIFEST_NAME)) for each in (found, wanted)]
     assert found == wanted
+    assert manifests[0].pop("sha256") != manifests[1].pop("sha256")
     assert manifests[0] == manifests[1] | {"excluded": {"train": ["graph3", "graph4"], "valid": ["valid1"]}}
     # Rerun with the same exclusions nothing is made again; without them everything is as if they had never been.
     before = identities(output)

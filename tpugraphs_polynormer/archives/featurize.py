@@ -28,8 +28,9 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class FeaturizeResult:
-    """The archives that were written, and for each input file without one the reason."""
+    """The files that were read, the archives that were written, and for each file without one the reason."""
 
+    sources: tuple[Path, ...]
     written: tuple[Path, ...]
     failed: dict[Path, str]
 
@@ -101,10 +102,11 @@ def featurize_path(
     """
     source, output = Path(source), Path(output)
     if not source.is_dir():
-        return FeaturizeResult(tuple(_write(_read_archives(source, num_candidates, seed, mode), output)), {})
+        return FeaturizeResult((source,), tuple(_write(_read_archives(source, num_candidates, seed, mode), output)), {})
     written: list[Path] = []
     failed: dict[Path, str] = {}
-    for path in tqdm(sorted(source.rglob("*.pb")), desc="featurize", disable=None):
+    sources = tuple(sorted(source.rglob("*.pb")))
+    for path in tqdm(sources, desc="featurize", disable=None):
         target = output / path.relative_to(source).with_name(f"{_stem(path)}.npz")
         try:
             written.extend(_write(_read_archives(path, num_candidates, seed, mode), target))
@@ -115,7 +117,7 @@ def featurize_path(
         raise HloError(
             f"{source}: none of its {len(failed)} .pb files is a usable HLO or tuning file; expected one or more"
         )
-    return FeaturizeResult(tuple(written), failed)
+    return FeaturizeResult(sources, tuple(written), failed)
 
 
 def _read_archives(path: Path, num_candidates: int, seed: int, mode: str) -> list[Arrays]:

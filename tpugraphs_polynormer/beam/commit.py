@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from apache_beam.io.filesystems import FileSystems
 
@@ -27,6 +27,16 @@ FAILURE_NAME = "failed.txt"
 REJECTED_NAME = "rejected.jsonl"
 # What this job writes into a collection's folder, besides the commit.
 _OWN_FILES = re.compile(r"(train|valid|test)-\d+-of-\d+\.(tfrecord|candidates|shard\.json)|\..+\.tmp")
+
+
+class CollectionSummary(NamedTuple):
+    """How many archives of a collection were read, and what became of them."""
+
+    num_archives: int
+    num_graphs: int
+    num_shards: int
+    num_rejected: int
+    num_excluded: int
 
 
 def clear_commit(job: Job) -> None:
@@ -83,6 +93,10 @@ def commit(
         plans = [plan for plan in job.plans if plan.collection == collection]
         descriptions = {item.shard.name: item for owner, item in described if owner == collection}
         _check_complete(collection, plans, descriptions)
+        emptied = _find_emptied(collection, plans, descriptions)
+        if emptied:
+            publish_text(job.output, FAILURE_NAME, emptied)
+            return
         _check_files(folder_of(job.output, collection), descriptions.values())
         _write_manifest(job, collection, plans, descriptions, statistics.get(collection))
         yield collection
@@ -99,6 +113,19 @@ def _check_complete(collection: str, plans: Sequence[ShardPlan], found: dict[str
             raise RuntimeError(
                 f"{collection} {plan.name}: {len(plan.sources)} archives were planned, fewer are accounted for"
             )
+
+
+def _find_emptied(collection: str, plans: Sequence[ShardPlan], found: dict[str, ShardDescription]) -> str | None:
+    """What to say of a split whose archives were all rejected, or None."""
+    for split in dict.fromkeys(plan.split for plan in plans):
+        descriptions = [found[plan.name] for plan in plans if plan.split == split]
+        rejected = [item for description in descriptions for item in description.rejected]
+        if rejected and not any(description.shard.graphs for description in descriptions):
+            first = f"the first: {rejected[0].reason}"
+            return (
+                f"{collection}: all {len(rejected):,} archives of the {split} split were rejected, 0 are left; {first}"
+            )
+    return None
 
 
 def _check_files(folder: str, descriptions: Iterable[ShardDescription]) -> None:
@@ -151,11 +178,30 @@ def check_commit(job: Job) -> None:
     """Raises PreprocessError if a manifest is missing: some runners report success for a failed job."""
     failure = read_failure(job.output)
     if failure is not None:
-        raise PreprocessError(f"{failure}; or leave bad archives out with --on-error skip")
+        skips = any(plan.options.skip_bad for plan in job.plans)
+        raise PreprocessError(failure if skips else f"{failure}; or leave bad archives out with --on-error skip")
     for collection in job.collections:
         path = FileSystems.join(folder_of(job.output, collection), MANIFEST_NAME)
         if not FileSystems.exists(path):
             raise PreprocessError(f"{path}: the runner reported success without writing it; run the same command again")
+
+
+def summarize_commit(job: Job) -> dict[str, CollectionSummary]:
+    """What the job wrote, by collection."""
+    summaries = {}
+    for collection in job.collections:
+        plans = [plan for plan in job.plans if plan.collection == collection]
+        path = FileSystems.join(folder_of(job.output, collection), MANIFEST_NAME)
+        with FileSystems.open(path) as stream:
+            manifest = json.loads(stream.read())
+        summaries[collection] = CollectionSummary(
+            num_archives=sum(len(plan.sources) for plan in plans),
+            num_graphs=sum(split["num_graphs"] for split in manifest["splits"].values()),
+            num_shards=len(plans),
+            num_rejected=manifest["num_rejected"],
+            num_excluded=sum(map(len, job.excluded.get(collection, {}).values())),
+        )
+    return summaries
 
 
 def read_failure(output: str) -> str | None:

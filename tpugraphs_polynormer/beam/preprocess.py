@@ -19,6 +19,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from tpugraphs_polynormer.beam.commit import (
     FAILURE_NAME,
+    CollectionSummary,
     check_commit,
     clear_commit,
     commit,
@@ -27,6 +28,7 @@ from tpugraphs_polynormer.beam.commit import (
     publish,
     publish_text,
     read_failure,
+    summarize_commit,
 )
 from tpugraphs_polynormer.beam.plan import Job, ShardPlan, count_workers, folder_of, graph_name, plan_job
 from tpugraphs_polynormer.beam.runners import make_options, run_pipeline
@@ -46,8 +48,8 @@ from tpugraphs_polynormer.errors import UserError
 _GRAPHS_PER_SHARD = {"layout": 4, "tile": 256}
 
 
-def run(args: argparse.Namespace, beam_arguments: Sequence[str]) -> dict[str, int]:
-    """{collection: number of excluded graphs} of the finished collections, after the job has run to its end."""
+def run(args: argparse.Namespace, beam_arguments: Sequence[str]) -> dict[str, CollectionSummary]:
+    """What became of each collection, after the job has run to its end."""
     collections = {
         collection: PreprocessOptions(
             max_nodes=args.max_nodes,
@@ -63,7 +65,7 @@ def run(args: argparse.Namespace, beam_arguments: Sequence[str]) -> dict[str, in
     clear_commit(job)
     run_pipeline(Preprocess(job), options, lambda: count_finished(job), len(job.plans))
     check_commit(job)
-    return {name: sum(map(len, job.excluded.get(name, {}).values())) for name in job.collections}
+    return summarize_commit(job)
 
 
 class Preprocess(beam.PTransform):

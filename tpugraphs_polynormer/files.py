@@ -1,4 +1,4 @@
-"""Files that are the old one or the new one, never half of it, whenever the writer is killed; and checksums."""
+"""Files that are the old one or the new one, never half of it, whenever the writer is killed; checksums; names."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tpugraphs_polynormer.errors import UserError
+
+_MAX_NAME_BYTES = 200  # file systems allow 255, of which suffixes and `replacing` take some
+_NOT_IN_NAMES = '/\\:*?"<>|'  # what some file system does not allow
 
 
 @contextmanager
@@ -35,3 +40,21 @@ def hash_file(path: Path | str) -> str:
         while block := stream.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def check_name(name: str, where: str) -> str:
+    """The name, if it can be one part of a path; raises a UserError that begins with `where` if it cannot.
+
+    Names of graphs and shards come from files that others made. Whatever makes a path of one asks here first, so that
+    no name leads out of the folder it is meant for.
+    """
+    if (
+        not name
+        or name.startswith(".")
+        or not name.isprintable()
+        or any(character in _NOT_IN_NAMES for character in name)
+        or len(name.encode(errors="replace")) > _MAX_NAME_BYTES
+    ):
+        expected = f"1 to {_MAX_NAME_BYTES} printable characters, no dot at the start and none of {_NOT_IN_NAMES}"
+        raise UserError(f"{where}: found the name {name!r:.80}, expected {expected}")
+    return name

@@ -477,18 +477,6 @@ def test_settings_that_are_not_recorded_do_not_decide_bytes():
     assert options.recorded() == dataclasses.replace(options, skip_bad=False).recorded()
 
 
-def test_a_collection_of_bad_archives_alone_is_empty_not_broken(tmp_path):
-    for name in ("a", "b", "c"):
-        path = tmp_path / "in/npz" / FOLDER / f"train/{name}.npz"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"no zip")
-    assert run(tmp_path / "in", tmp_path / "out", "--on-error", "skip", collections=(LAYOUT,)) == 0
-    collection = RankingDataset(tmp_path / "out" / FOLDER)
-    assert collection.manifest.num_rejected == 3
-    assert collection.manifest.statistics is None
-    assert len(collection.split("train")) == 0
-
-
 def test_protobufs_give_what_their_archives_give(real_data, tmp_path):
     folder = Path("layout/xla/default/valid")
     source = real_data / "tpugraphs"

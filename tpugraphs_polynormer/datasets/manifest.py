@@ -15,7 +15,7 @@ from tpugraphs_polynormer.catalog import COLLECTIONS, NUM_NODE_FEATURES, NUM_OPC
 from tpugraphs_polynormer.config.parser import ParseError, parse_dataclass
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics, summarize_sizes
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.files import write_text
+from tpugraphs_polynormer.files import check_name, write_text
 
 FORMAT_VERSION = 3  # 2: `noise` of each graph and `excluded`; 3: checksums of blocks of candidates and of the manifest
 MANIFEST_NAME = "manifest.json"
@@ -142,6 +142,11 @@ def _check_values(manifest: Manifest, path: Path) -> None:
         raise DatasetError(f"{path}.collection: found {manifest.collection!r:.80}, expected one of {list(COLLECTIONS)}")
     expected: dict[str, tuple[Any, Any]] = {"kind": (manifest.kind, COLLECTIONS[manifest.collection].kind)}
     for name, split in manifest.splits.items():
+        for part in [part.name for shard in split.shards for part in (shard, *shard.graphs)]:
+            try:
+                check_name(part, f"{path}.splits.{name}")
+            except UserError as fault:
+                raise DatasetError(f"{fault}; preprocess again, and do not trust this dataset") from None
         graphs = [graph for shard in split.shards for graph in shard.graphs]
         expected[f"splits.{name}.num_graphs"] = split.num_graphs, len(graphs)
         expected[f"splits.{name}.num_candidates"] = split.num_candidates, sum(each.num_candidates for each in graphs)

@@ -49,7 +49,7 @@ from tpugraphs_polynormer.datasets.split_files import (
 )
 from tpugraphs_polynormer.datasets.statistics import Moments, measure_moments, merge, summarize_sizes
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.files import hash_file
+from tpugraphs_polynormer.files import check_name, hash_file
 
 DESCRIPTION_SUFFIX = ".shard.json"
 _logger = logging.getLogger(__name__)
@@ -161,8 +161,10 @@ def _find_whole(
         found = read_description(folder, name)
     except DatasetError:
         return None
-    wanted = (FORMAT_VERSION, options.recorded(), dict(checksums))
-    if (found.format_version, found.options, found.sources) != wanted or (found.rejected and not options.skip_bad):
+    wanted = (name, FORMAT_VERSION, options.recorded(), dict(checksums))
+    if (found.shard.name, found.format_version, found.options, found.sources) != wanted or (
+        found.rejected and not options.skip_bad
+    ):
         return None
     if any(compare_file(folder / (name + suffix), *wanted) for suffix, wanted in shard_files(found.shard).items()):
         return None
@@ -185,6 +187,7 @@ def _write_staged(
     with staged[RECORD_SUFFIX].open("wb") as records, staged[CANDIDATE_SUFFIX].open("wb") as stream:
         for graph, path in sources.items():
             try:
+                check_name(graph, str(path))
                 archive, candidates = read_candidates(path, kind)
             except UserError as fault:
                 if not options.skip_bad:

@@ -13,17 +13,15 @@ from __future__ import annotations
 
 import re
 import statistics
-import zipfile
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from tpugraphs_polynormer.archives.npz import read_shapes
+from tpugraphs_polynormer.archives.npz import ArchiveError, read_arrays, read_shapes
 from tpugraphs_polynormer.archives.writer import write_npz
 from tpugraphs_polynormer.catalog import COLLECTIONS
-from tpugraphs_polynormer.files import write_text
+from tpugraphs_polynormer.files import check_name, write_text
 from tpugraphs_polynormer.ranking.metrics import layout_contest_score, rank_candidates, tile_contest_score, true_costs
 from tpugraphs_polynormer.ranking.submission_check import HEADER, read_submission
 from tpugraphs_polynormer.ranking.submission_rules import ExpectedRow, Faults, SubmissionError
@@ -40,7 +38,7 @@ def expected_rows(data_dir: Path | str) -> list[ExpectedRow]:
     rows = []
     for collection in COLLECTIONS.values():
         for path in _sorted_archives(root / collection.folder / "test"):
-            graph = path.name.removesuffix(".npz")
+            graph = check_name(path.name.removesuffix(".npz"), str(path))
             if re.search(r'[,"\r\n]', graph):
                 raise SubmissionError(
                     f"{path}: a comma, quote or line break in the name cannot be put in an ID; rename it"
@@ -68,7 +66,7 @@ def write_prediction(predictions_dir: Path | str, row_id: str, scores: np.ndarra
 def prediction_path(predictions_dir: Path | str, row_id: str) -> Path:
     """Where the prediction of that ID is kept."""
     row = ExpectedRow(row_id, 0)
-    return Path(predictions_dir) / row.collection.folder / f"{row.graph}.npz"
+    return Path(predictions_dir) / row.collection.folder / f"{check_name(row.graph, row_id)}.npz"
 
 
 def read_prediction(path: Path | str) -> tuple[np.ndarray, np.ndarray]:
@@ -125,7 +123,9 @@ def score_submission(path: Path | str, truth_dir: Path | str, expected: Sequence
     rankings = read_submission(path, expected)
     scores: dict[str, list[float]] = {}
     for row in expected:
-        costs = _read_costs(Path(truth_dir) / row.collection.folder / "test" / f"{row.graph}.npz", row)
+        costs = _read_costs(
+            Path(truth_dir) / row.collection.folder / "test" / f"{check_name(row.graph, row.id)}.npz", row
+        )
         score = tile_contest_score if row.collection.kind == "tile" else layout_contest_score
         scores.setdefault(row.collection.id, []).append(score(costs, rankings[row.id]))
     means = {collection: statistics.fmean(values) for collection, values in scores.items()}
@@ -147,18 +147,9 @@ def _read_costs(path: Path, row: ExpectedRow) -> np.ndarray:
 
 def _read_arrays(path: Path, *keys: str) -> list[np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as archive:  # of a bare .npy: no context, AttributeError in Python 3.10
-            return [archive[key] for key in keys]
-    except FileNotFoundError:
-        raise SubmissionError(f"{path}: found nothing, expected an archive with {', '.join(keys)}") from None
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        LookupError,
-        EOFError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as fault:
-        raise SubmissionError(f"{path}: expected an archive with {', '.join(keys)}, but {fault}") from None
+        return read_arrays(path, *keys)
+    except ArchiveError as fault:
+        if not path.exists():
+            raise SubmissionError(f"{path}: found nothing, expected an archive with {', '.join(keys)}") from None
+        found = f"{fault.key}: found {fault.found}, expected {fault.expected}"
+        raise SubmissionError(f"{path}: expected an archive with {', '.join(keys)}, but {found}") from None

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tpugraphs_polynormer.files import hash_file, write_text
+from tpugraphs_polynormer.files import hash_file, sync, write_text
 
 CHECKSUMS_NAME = "checksums.json"
 
@@ -22,13 +22,19 @@ class Fault(NamedTuple):
 
 
 def write_checksums(folder: Path, paths: Iterable[Path], planned: Mapping[str, str] | None = None) -> None:
-    """Lists files below a folder by their relative names; `planned` are texts of files that are written next."""
-    files = {path.relative_to(folder).as_posix(): (path.stat().st_size, hash_file(path)) for path in sorted(paths)}
+    """Lists files below a folder by their relative names; `planned` are texts of files that are written next.
+
+    All of them are on the disk before the list is.
+    """
+    paths = sorted(paths)
+    for path in paths:
+        sync(path)
+    files = {path.relative_to(folder).as_posix(): (path.stat().st_size, hash_file(path)) for path in paths}
     for name, text in (planned or {}).items():
         data = text.encode()
         files[name] = len(data), hashlib.sha256(data).hexdigest()
     content = {name: {"bytes": size, "sha256": checksum} for name, (size, checksum) in files.items()}
-    write_text(folder / CHECKSUMS_NAME, json.dumps({"files": content}, indent=1) + "\n")
+    write_text(folder / CHECKSUMS_NAME, json.dumps({"files": content}, indent=1) + "\n", durable=True)
 
 
 def compare_folder(folder: Path) -> tuple[dict[str, int], list[Fault]]:

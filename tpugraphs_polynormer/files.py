@@ -1,7 +1,8 @@
-"""Files that are the old one or the new one, never half of it, whenever the writer is killed; checksums; names."""
+"""Files that are the old one or the new one, never half of it; one writer per folder; checksums; names."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import uuid
@@ -16,21 +17,61 @@ _NOT_IN_NAMES = '/\\:*?"<>|'  # what some file system does not allow
 
 
 @contextmanager
-def replacing(path: Path | str) -> Iterator[Path]:
-    """Yields a temporary name beside `path`; what was written there takes its place at the end, unless an error did."""
+def replacing(path: Path | str, *, durable: bool = False) -> Iterator[Path]:
+    """Yields a temporary name beside `path`; what was written there takes its place at the end, unless an error did.
+
+    A durable file is on the disk before it takes its name, and its name before this returns: for the file by which a
+    stage counts as finished, which must survive a power cut only with what it stands for. That takes some milliseconds.
+    """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         yield temporary
+        if durable:
+            sync(temporary)
         os.replace(temporary, path)
+        if durable:
+            sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def write_text(path: Path | str, text: str) -> None:
+def sync(path: Path) -> None:
+    """Waits until a file's content, or the names in a folder, are on the disk."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def write_text(path: Path | str, text: str, *, durable: bool = False) -> None:
     """Writes a whole text file, UTF-8 with plain newlines."""
-    with replacing(path) as temporary:
+    with replacing(path, durable=durable) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+@contextmanager
+def only_writer(folder: Path | str) -> Iterator[None]:
+    """Holds a folder, which is made if it is not there; a UserError if another process holds it.
+
+    The lock is the system's (flock, on the folder itself, so that no file is left behind): it ends with the process,
+    whatever ended that. Where a file system knows no such locks, nothing is held.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    held = os.open(folder, os.O_RDONLY)  # children do not inherit it
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            advice = "wait until it has finished, or choose another folder"
+            raise UserError(f"{folder}: another process writes to this folder; {advice}") from None
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(held)
 
 
 def hash_file(path: Path | str) -> str:

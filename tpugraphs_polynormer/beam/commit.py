@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -9,6 +10,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -21,7 +23,7 @@ from tpugraphs_polynormer.datasets.schema import SCHEMA_NAME, write_schema
 from tpugraphs_polynormer.datasets.shards import DESCRIPTION_SUFFIX, ShardDescription, describe_split
 from tpugraphs_polynormer.datasets.split_files import CANDIDATE_SUFFIX, RECORD_SUFFIX
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
-from tpugraphs_polynormer.files import replacing
+from tpugraphs_polynormer.files import only_writer, replacing
 
 FAILURE_NAME = "failed.txt"
 REJECTED_NAME = "rejected.jsonl"
@@ -54,6 +56,21 @@ def clear_commit(job: Job) -> None:
         FileSystems.delete(stale)
 
 
+@contextmanager
+def held_output(output: str) -> Iterator[None]:
+    """Holds a local output folder, so that no second job writes into it."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(only_writer(output))
+        except OSError as fault:
+            raise _cannot_write(output, fault) from None
+        yield
+
+
+def _cannot_write(folder: str, fault: OSError) -> PreprocessError:
+    return PreprocessError(f"{folder}: cannot be written ({fault.strerror}); choose another --datasets folder")
+
+
 def _make_folders(job: Job) -> None:
     for folder in (folder_of(job.output, collection) for collection in job.collections):
         if is_remote(folder):
@@ -63,9 +80,7 @@ def _make_folders(job: Job) -> None:
             with tempfile.TemporaryFile(dir=folder):
                 pass
         except OSError as fault:
-            raise PreprocessError(
-                f"{folder}: cannot be written ({fault.strerror}); choose another --datasets folder"
-            ) from None
+            raise _cannot_write(folder, fault) from None
 
 
 def _find_stale(job: Job, collection: str) -> list[str]:
@@ -229,7 +244,7 @@ def publish(path: str, source: IO[bytes]) -> None:
         return
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(target) as temporary, temporary.open("wb") as stream:
+    with replacing(target, durable=True) as temporary, temporary.open("wb") as stream:
         shutil.copyfileobj(source, stream)
 
 

@@ -8,6 +8,7 @@ all descriptions, counts them against the plan and writes the manifests. Heavy d
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from tpugraphs_polynormer.beam.commit import (
     clear_commit,
     commit,
     count_finished,
+    held_output,
     is_remote,
     publish,
     publish_text,
@@ -62,10 +64,11 @@ def run(args: argparse.Namespace, beam_arguments: Sequence[str]) -> dict[str, Co
     exclude = [*args.exclude, *(read_patterns(args.exclude_file) if args.exclude_file else [])]
     job = plan_job(args.archives, args.datasets, collections, input_format=args.format, exclude=exclude)
     options = make_options(beam_arguments, count_workers(job))
-    clear_commit(job)
-    run_pipeline(Preprocess(job), options, lambda: count_finished(job), len(job.plans))
-    check_commit(job)
-    return summarize_commit(job)
+    with contextlib.nullcontext() if is_remote(job.output) else held_output(job.output):
+        clear_commit(job)
+        run_pipeline(Preprocess(job), options, lambda: count_finished(job), len(job.plans))
+        check_commit(job)
+        return summarize_commit(job)
 
 
 class Preprocess(beam.PTransform):

@@ -97,7 +97,7 @@ class Manifest:
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
     """Writes a manifest and its own checksum; a killed writer leaves no partial file."""
-    write_text(path, json.dumps(seal_json(dataclasses.asdict(manifest)), indent=1) + "\n")
+    write_text(path, json.dumps(seal_json(dataclasses.asdict(manifest)), indent=1) + "\n", durable=True)
 
 
 def seal_json(content: dict[str, Any]) -> dict[str, Any]:

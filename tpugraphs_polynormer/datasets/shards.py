@@ -49,7 +49,7 @@ from tpugraphs_polynormer.datasets.split_files import (
 )
 from tpugraphs_polynormer.datasets.statistics import Moments, measure_moments, merge, summarize_sizes
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.files import check_name, hash_file
+from tpugraphs_polynormer.files import check_name, hash_file, sync, write_text
 
 DESCRIPTION_SUFFIX = ".shard.json"
 _logger = logging.getLogger(__name__)
@@ -103,15 +103,15 @@ def write_shard(
     try:
         description = _write_staged(staged, name, sources, checksums, kind, is_train, options)
         for suffix, path in staged.items():
+            sync(path)
             path.replace(folder / (name + suffix))
     finally:
         for path in staged.values():
             path.unlink(missing_ok=True)
     # The description is written last: its presence means that the two files are complete.
-    path = folder / f".{name}{DESCRIPTION_SUFFIX}.{token}.tmp"
     content = dataclasses.asdict(description)
-    path.write_text(json.dumps({"sha256": _hash_json(content), "description": content}))
-    path.replace(folder / (name + DESCRIPTION_SUFFIX))
+    text = json.dumps({"sha256": _hash_json(content), "description": content})
+    write_text(folder / (name + DESCRIPTION_SUFFIX), text, durable=True)
     return description
 
 

@@ -17,8 +17,8 @@ from tpugraphs_polynormer.checksums import CHECKSUMS_NAME, write_checksums
 from tpugraphs_polynormer.config.loader import dump_config
 from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME, DatasetError
 from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit
-from tpugraphs_polynormer.files import hash_file, write_text
-from tpugraphs_polynormer.ranking.runs import checkpoint_path, group_runs, load_ranker
+from tpugraphs_polynormer.files import hash_file, only_writer, write_text
+from tpugraphs_polynormer.ranking.runs import checkpoint_path, group_runs, hash_weights, load_ranker
 from tpugraphs_polynormer.ranking.submission import RECIPE_NAME, prediction_path, read_prediction, write_prediction
 from tpugraphs_polynormer.ranking.submission_rules import SubmissionError
 from tpugraphs_polynormer.ranking.task import open_collection
@@ -135,12 +135,13 @@ def plan_predictions(
 
 def predict(plan: PredictionPlan) -> int:
     """Scores what is pending, graph by graph; returns how many were. Killed, it goes on where it stopped."""
-    pending = plan.pending()
-    with tqdm(total=len(pending), desc="predict", unit="graph", disable=None) as progress:
-        for task, scores in _score(plan, pending):
-            write_prediction(plan.output, task.id, scores)
-            progress.update()
-    plan.list_checksums(pending)
+    with only_writer(plan.output):
+        pending = plan.pending()
+        with tqdm(total=len(pending), desc="predict", unit="graph", disable=None) as progress:
+            for task, scores in _score(plan, pending):
+                write_prediction(plan.output, task.id, scores)
+                progress.update()
+        plan.list_checksums(pending)
     return len(pending)
 
 
@@ -157,9 +158,9 @@ def _describe(runs: Sequence[RunDirectory], collection: RankingDataset, split: s
     """What decides the predictions, without the places where it lies."""
     weights = []
     for run in runs:
-        prefix = Path(checkpoint_path(run))
-        files = sorted(prefix.parent.glob(f"{prefix.name}.*"))
-        weights.append({"config": dump_config(run.config), "sha256": {path.name: hash_file(path) for path in files}})
+        prefix = checkpoint_path(run)
+        epochs = int(prefix.rsplit("-", 1)[1])  # decide the phase in which the model computes
+        weights.append({"config": dump_config(run.config), "epochs": epochs, "sha256": hash_weights(prefix)})
     how = {"split": split, "average": average if len(runs) > 1 else None}
     return {**how, "dataset_sha256": hash_file(collection.folder / MANIFEST_NAME), "runs": weights}
 

@@ -110,7 +110,7 @@ def write_submission(path: Path | str, rankings: Mapping[str, np.ndarray], expec
     faults.raise_if_any(f"{path}: not written")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, "\n".join(lines) + "\n")
+        write_text(path, "\n".join(lines) + "\n", durable=True)
     except OSError as fault:
         raise SubmissionError(f"{path}: cannot be written ({fault.strerror})") from None
 

@@ -102,7 +102,7 @@ class RunDirectory:
         kept = [path for path in self.path.glob("*.*") if path.name in (CONFIG_NAME, METRICS_NAME, FACTS_NAME)]
         checkpoints = [path for path in self.path.glob("checkpoints/**/*") if path.is_file()]
         write_checksums(self.path, [*kept, *checkpoints], {RESULT_NAME: _dump_json(result)})
-        self.write_json(RESULT_NAME, result)
+        write_text(self.path / RESULT_NAME, _dump_json(result), durable=True)
 
     def read_json(self, name: str) -> Any:
         """Reads a JSON file of the run."""

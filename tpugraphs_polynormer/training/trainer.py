@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
@@ -14,6 +15,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.files import only_writer
 from tpugraphs_polynormer.training.checkpoints import Checkpoints
 from tpugraphs_polynormer.training.distribution import is_chief, wait_for_workers
 from tpugraphs_polynormer.training.event_log import EventLog
@@ -225,9 +227,11 @@ def train_run(
     if (run.path / RESULT_NAME).exists():
         _logger.info("%s: already trained", run.path)
         return run.read_json(RESULT_NAME)
-    with (strategy or tf.distribute.get_strategy()).scope():
-        task = make_task()
-    return Trainer(task, run, strategy=strategy).train()
+    strategy = strategy or tf.distribute.get_strategy()
+    with only_writer(run.path) if is_chief(strategy) else contextlib.nullcontext():
+        with strategy.scope():
+            task = make_task()
+        return Trainer(task, run, strategy=strategy).train()
 
 
 def train_many(

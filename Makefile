@@ -5,6 +5,10 @@ PYTHON ?= $(shell for each in python3.11 python3.12 python3.13 python3.10 python
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# A file of exact versions, such as requirements.lock, which is made on Python 3.11; unused if it is absent or on another.
+LOCK ?=
+LOCKED = $(if $(wildcard $(LOCK)),$(shell $(PYTHON) -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))" && \
+	echo --constraint $(LOCK)))
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .PHONY: demo test test-all lint bench browser clean
@@ -12,7 +16,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 $(STAMP): setup.py tpugraphs_polynormer/__init__.py
 	$(or $(PYTHON),$(error found no python3.10 to python3.13; install one, or run make PYTHON=/path/to/it)) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[test,dask]"
+	$(BIN)/pip install --quiet --disable-pip-version-check $(LOCKED) --editable ".[test,dask]"
 	touch $@
 
 demo: $(STAMP)

@@ -24,7 +24,11 @@ setup(
     ],
     # The configs are outside the package in the repository, and in the package in a wheel.
     package_dir={"tpugraphs_polynormer.configs": "configs"},
-    package_data={"tpugraphs_polynormer.ranking.report": ["*.template"], "tpugraphs_polynormer.configs": ["**/*.yaml"]},
+    package_data={
+        "tpugraphs_polynormer.beam": ["worker_options.json"],
+        "tpugraphs_polynormer.ranking.report": ["*.template"],
+        "tpugraphs_polynormer.configs": ["**/*.yaml"],
+    },
     python_requires=">=3.10,<3.14",
     packages=[*find_packages(include=["tpugraphs_polynormer*"]), "tpugraphs_polynormer.configs"],
     install_requires=[

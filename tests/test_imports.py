@@ -19,6 +19,7 @@ LAYERS = (
     (
         "",
         "files",
+        "checksums",
         "errors",
         "exports",
         "process",
@@ -63,6 +64,7 @@ LIGHT = (
     "datasets.sampler",
     "download.fetch",
     "ranking.submission",
+    "ranking.verify",
 )
 
 

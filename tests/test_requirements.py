@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
+SETUP = (ROOT / "setup.py").read_text()
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 
 
@@ -49,6 +52,38 @@ def test_one_range_of_versions_is_written_everywhere():
     words = f"Python {VERSIONS[0]} to {VERSIONS[-1]} and make"
     assert words in (ROOT / "README.md").read_text() and words in (ROOT / "Makefile").read_text()
     assert set(re.findall(r"python(3\.\d+)", (ROOT / "Makefile").read_text())) == set(VERSIONS)
+
+
+def test_the_lock_has_an_exact_version_within_every_range_of_setup():
+    lines = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if not line.startswith("#")]
+    locked = dict(line.split("==") for line in lines)  # a line without an exact version is an error here
+    assert lines == sorted(lines, key=lambda line: line.upper())  # as `sort --ignore-case` of the C locale
+    names = {canonicalize_name(name): version for name, version in locked.items()}
+    assert "tpugraphs-polynormer" not in names
+    required, extras = re.search(r"install_requires=\[(.*?)\],.*\"test\": \[(.*?)\],", SETUP, re.DOTALL).groups()
+    found = [Requirement(text) for text in re.findall(r'^\s*"([^"]+)",', required + extras, re.MULTILINE)]
+    assert len(found) > 15
+    for requirement in found:
+        assert names[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+
+
+@pytest.mark.parametrize(
+    ("lock", "version", "used"),
+    [("a.lock", "3.11", True), ("", "3.11", False), ("absent.lock", "3.11", False), ("a.lock", "3.12", False)],
+)
+def test_make_installs_with_the_lock_where_it_is_and_fits(tmp_path, lock, version, used):
+    (tmp_path / "a.lock").write_text("numpy==2.0\n")
+    python = tmp_path / "python"
+    major, minor = version.split(".")
+    check = f"import sys; sys.version_info = ({major}, {minor}, 0); exec(sys.argv.pop(1))"
+    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && shift && exec {sys.executable} -c "{check}" "$@"\n')
+    python.chmod(0o755)
+    command = ["make", "--dry-run", "-f", ROOT / "Makefile", "-C", tmp_path, f"LOCK={lock}", f"PYTHON={python}"]
+    for name in ("setup.py", "tpugraphs_polynormer/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    shown = subprocess.run([*map(str, command), ".venv/.installed"], capture_output=True, text=True, check=True).stdout
+    assert ("--constraint a.lock" in shown) == used and "pip install" in shown
 
 
 # Names of the standard library that are newer than Python 3.10; ruff's target version does not find them.

@@ -1,7 +1,8 @@
-"""Atomic writes, which leave the old or the new file after a kill, and checksums."""
+"""Atomic writes, which leave the old or the new file after a kill; one writer per folder; checksums; names."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import uuid
@@ -9,23 +10,68 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tpugraphs_polynormer.errors import UserError
+
+_MAX_NAME_BYTES = 200  # file systems allow 255, of which suffixes and `replacing` take some
+_NOT_IN_NAMES = '/\\:*?"<>|'  # what some file system does not allow
+
 
 @contextmanager
-def replacing(path: Path | str) -> Iterator[Path]:
-    """A context that yields a temporary path beside `path`, and renames that file to `path` unless an error occurs."""
+def replacing(path: Path | str, *, durable: bool = False) -> Iterator[Path]:
+    """A context that yields a temporary path beside `path`, and renames that file to `path` unless an error occurs.
+
+    A durable file is on the disk before it takes its name, and its name before this returns: for the file by which a
+    stage counts as finished, which must survive a power cut only with what it stands for. That takes some milliseconds.
+    """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         yield temporary
+        if durable:
+            sync(temporary)
         os.replace(temporary, path)
+        if durable:
+            sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def write_text(path: Path | str, text: str) -> None:
+def sync(path: Path) -> None:
+    """Waits until a file's content, or the names in a folder, are on the disk."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def write_text(path: Path | str, text: str, *, durable: bool = False) -> None:
     """Writes a text file atomically, as UTF-8 with LF line ends."""
-    with replacing(path) as temporary:
+    with replacing(path, durable=durable) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+@contextmanager
+def only_writer(folder: Path | str) -> Iterator[None]:
+    """Holds a folder, which is made if it is not there; a UserError if another process holds it.
+
+    The lock is the system's (flock, on the folder itself, so that no file is left behind): it ends with the process,
+    whatever ended that. Where a file system knows no such locks, nothing is held.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    held = os.open(folder, os.O_RDONLY)  # children do not inherit it
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            advice = "wait until it has finished, or choose another folder"
+            raise UserError(f"{folder}: another process writes to this folder; {advice}") from None
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(held)
 
 
 def hash_file(path: Path | str) -> str:
@@ -35,3 +81,21 @@ def hash_file(path: Path | str) -> str:
         while block := stream.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def check_name(name: str, where: str) -> str:
+    """The name, if it can be one part of a path; raises a UserError that begins with `where` if it cannot.
+
+    Names of graphs and shards come from files that others made. Whatever makes a path of one asks here first, so that
+    no name leads out of the folder it is meant for.
+    """
+    if (
+        not name
+        or name.startswith(".")
+        or not name.isprintable()
+        or any(character in _NOT_IN_NAMES for character in name)
+        or len(name.encode(errors="replace")) > _MAX_NAME_BYTES
+    ):
+        expected = f"1 to {_MAX_NAME_BYTES} printable characters, no dot at the start and none of {_NOT_IN_NAMES}"
+        raise UserError(f"{where}: found the name {name!r:.80}, expected {expected}")
+    return name

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from tests.hlo.programs import small_cnn
-from tests.hlo.tuning_files import serialize_tile_tuning
+from tests.hlo.tuning_files import serialize_layout_tuning, serialize_tile_tuning
 from tpugraphs_polynormer.archives.featurize import featurize_bytes, featurize_file, featurize_path
 from tpugraphs_polynormer.archives.npz import read_archive
 from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.sampling import draw_candidates, enumerate_choices
-from tpugraphs_polynormer.hlo.tuning import TileRun, TileSizes, TileTuning
+from tpugraphs_polynormer.hlo.tuning import LayoutRun, LayoutTuning, TileRun, TileSizes, TileTuning
 from tpugraphs_polynormer.hlo.writer import serialize_module
 
 KERNEL = TileTuning(
@@ -75,3 +75,19 @@ def test_a_tile_file_without_a_usable_kernel_is_refused():
 def test_the_real_file_is_recognised(real_data):
     found = featurize_file(real_data / "tpugraphs" / "protobuf" / "module_tuning_data_layout.pb")
     assert found["config_runtime"].shape == (112,)
+
+
+def test_what_the_reader_would_refuse_is_not_written(tmp_path, caplog):
+    layouts = -np.ones((2, 18), np.int32)
+    runs = (LayoutRun(layouts, 500, False, True), LayoutRun(layouts, 0, False, False))  # one of them took no time
+    (tmp_path / "in").mkdir()
+    source = tmp_path / "in" / "odd.pb"
+    source.write_bytes(serialize_layout_tuning(LayoutTuning(small_cnn(), (3, 5), runs)))
+    with pytest.raises(HloError, match=r"odd\.pb: .*config_runtime: zeros among .*; nothing is written"):
+        featurize_path(source, tmp_path / "odd.npz")
+    (tmp_path / "in" / "fine.pb").write_bytes(serialize_tile_tuning([KERNEL, KERNEL]))
+    result = featurize_path(tmp_path / "in", tmp_path / "out")
+    assert list(result.failed) == [source] and "odd.pb" in caplog.text
+    written = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*") if "in" not in path.parts)
+    assert [name for name in written if name.endswith("npz")] == ["out/fine/0000.npz", "out/fine/0001.npz"]
+    assert not [name for name in written if name.endswith("tmp")]

@@ -1,6 +1,7 @@
 """Configs: reading, overrides, errors that name the field, and dumps that can be read again."""
 
 import dataclasses
+import time
 
 import pytest
 import yaml
@@ -221,3 +222,39 @@ def test_files_hold_plain_yaml_only(tmp_path):
         "active": False,
         "inner": {"rate": 0.1, "sizes": [1, 2]},
     }
+
+
+LAUGHS = "\n".join(["a: &a [x, x, x, x, x, x, x, x, x]"] + [
+    f"{here}: &{here} [{', '.join([f'*{before}'] * 9)}]" for before, here in zip("abcdefgh", "bcdefghi", strict=True)
+])  # fmt: skip
+HARMFUL = {
+    "aliases of aliases": (LAUGHS, "more than 10,000 values"),
+    "merged aliases": (LAUGHS.replace("[", "[{<<: ").replace("]", "}]"), "config.yaml"),
+    "an alias of itself": ("a: &a [*a]", "more than 10,000 values"),
+    "a mapping in itself": ("a: &a {b: *a}", "more than 10,000 values"),
+    "deep lists": ("[" * 50_000, "not valid YAML"),
+    "many keys": ("\n".join(f"k{i}: 0" for i in range(60_000)), "more than 10,000 values"),
+    "a large file": ("#" * (1 << 21), "2,097,152 bytes"),
+    "a long number": ("steps: " + "9" * 100_000, "config.yaml"),
+    "a list as a key": ("? [a]\n: 1", "not valid YAML"),
+}
+
+
+@pytest.mark.parametrize("name", HARMFUL)
+def test_yaml_made_to_do_harm_is_refused_at_once_in_one_line(tmp_path, name):
+    text, said = HARMFUL[name]
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    started = time.process_time()
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert time.process_time() - started < 5  # about a second, where nothing else runs
+    assert said in str(caught.value) and len(str(caught.value)) < 1000
+    assert str(path) in str(caught.value)
+
+
+def test_anchors_and_aliases_as_people_use_them_are_taken(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("model: {hidden_dim: &width 32, opcode_dim: *width}\n")
+    config = load_config(path)
+    assert (config.model.hidden_dim, config.model.opcode_dim) == (32, 32)

@@ -13,7 +13,8 @@ from tpugraphs_polynormer.datasets.manifest import (
     DatasetError,
     Manifest,
     read_manifest,
-    write_json,
+    seal_json,
+    write_manifest,
 )
 from tpugraphs_polynormer.datasets.reader import RankingDataset
 
@@ -38,7 +39,7 @@ def test_round_trip(dataset, tmp_path):
     manifest = read_manifest(dataset)
     assert manifest.collection == LAYOUT
     assert [len(shard.graphs) for shard in manifest.splits["train"].shards] == [3, 3, 2]
-    write_json(tmp_path / MANIFEST_NAME, manifest)
+    write_manifest(tmp_path / MANIFEST_NAME, manifest)
     assert read_manifest(tmp_path) == manifest
     assert (tmp_path / MANIFEST_NAME).read_bytes() == (dataset / MANIFEST_NAME).read_bytes()
 
@@ -103,10 +104,12 @@ def test_a_foreign_field_is_named(tmp_path, content):
 
 
 def test_a_dataset_of_before_is_refused_with_the_command_that_makes_it_new(tmp_path, content):
-    with pytest.raises(
-        DatasetError, match=r"format_version 1, expected 2; preprocess again with `tpugraphs preprocess`"
-    ):
-        read_changed(tmp_path, content | {"format_version": 1})
+    folder = tmp_path / "layout" / "xla" / "random"
+    folder.mkdir(parents=True)
+    command = f"`tpugraphs preprocess --archives DIR --datasets {tmp_path} --collections {LAYOUT}`"
+    with pytest.raises(DatasetError) as caught:
+        read_changed(folder, content | {"format_version": 2})
+    assert f"format_version 2, expected {FORMAT_VERSION}; preprocess again: {command}" in str(caught.value)
 
 
 def test_another_version_is_refused(tmp_path, content):
@@ -141,13 +144,20 @@ def test_a_graph_outside_its_shard_is_refused_before_anything_is_read(tmp_path, 
         (tmp_path / file.name).symlink_to(file)
     path = ("splits", "train", "shards", 0, "graphs", 0, field)
     (tmp_path / MANIFEST_NAME).unlink()
-    (tmp_path / MANIFEST_NAME).write_text(json.dumps(replaced(content, path, value)))
+    (tmp_path / MANIFEST_NAME).write_text(json.dumps(seal_json(replaced(content, path, value))))
     with pytest.raises(DatasetError, match="graph0") as caught:
         RankingDataset(tmp_path)
     assert {"record_length": "record_offset"}.get(field, field) in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "\x00\xff"])
+def test_a_changed_value_that_contradicts_nothing_is_found_by_the_checksum(tmp_path, content):
+    assert read_changed(tmp_path, content)
+    mean = content["statistics"]["mean"]
+    with pytest.raises(DatasetError, match=f"{MANIFEST_NAME}: sha256 .* damaged; preprocess again"):
+        read_changed(tmp_path, replaced(content, ("statistics", "mean"), [mean[0] + 1, *mean[1:]]))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "\x00\xff", "[" * 100_000])
 def test_what_is_no_manifest_at_all(tmp_path, text):
     (tmp_path / MANIFEST_NAME).write_text(text, encoding="latin-1")
     with pytest.raises(DatasetError, match=MANIFEST_NAME):

@@ -90,24 +90,77 @@ def test_a_candidate_that_does_not_exist_is_refused_not_made_up(collections, out
         split.read_column(0, "runtimes", np.array([outside, 0]))
 
 
-def test_a_draw_reads_only_what_it_returns(tmp_path, monkeypatch):
+def test_a_draw_reads_only_the_blocks_of_its_candidates_each_once(tmp_path, monkeypatch):
     write_tree(
-        tmp_path / "in", LAYOUT, {"train": {"big": layout_arrays(12, 4, 3000), "other": layout_arrays(12, 3, 50)}}
+        tmp_path / "in", LAYOUT, {"train": {"big": layout_arrays(12, 4, 30_000), "other": layout_arrays(12, 3, 50)}}
     )
     split = preprocess_here(tmp_path / "in", tmp_path / "out", LAYOUT)[0].split("train")
-    sizes = []
+    number = [graph.name for graph in split.graphs].index("big")
+    split.read_codes(number, np.array([0]))  # reads the checksums too, once
+    spans = []
 
     def pread(file, size, offset, read=os.pread):
-        sizes.append(size)
+        spans.append((offset // 4096, size / 4096))
         return read(file, size, offset)
 
     monkeypatch.setattr(os, "pread", pread)
-    codes = split.read_codes(0, np.random.default_rng(0).permutation(3000)[:64])
-    assert codes.dtype == np.uint16  # 12,000 random config values
-    assert sizes == [4 * 2] * 64
-    sizes.clear()
-    split.read_column(0, "runtimes", np.arange(64))
-    assert sizes == [8] * 64
+    assert split.graphs[number].code_bytes == 4  # 120,000 random values
+    start = split.graphs[number].codes_offset
+    width = 4 * 4
+
+    def blocks_of(candidates) -> set[int]:
+        ends = [start + candidate * width + byte for candidate in candidates for byte in (0, width - 1)]
+        return {byte // 4096 for byte in ends}
+
+    chosen = np.random.default_rng(0).permutation(30_000)[:20]
+    split.read_codes(number, chosen)
+    read = [block + i for block, size in spans for i in range(int(size))]
+    assert len(read) == len(set(read)) and set(read) == blocks_of(chosen) and len(read) < 41
+    spans.clear()
+    split.read_codes(number, np.arange(1000, 3000))  # neighbours: one call
+    assert len(spans) == 1 and spans[0][1] == len(blocks_of(range(1000, 3000)))
+    spans.clear()
+    split.read_column(number, "runtimes", np.arange(64))
+    assert len(spans) == 1 and spans[0][1] <= 2
+
+
+@pytest.mark.parametrize("name", [LAYOUT, TILE])
+def test_no_changed_byte_of_a_candidate_file_is_read_as_a_candidate(collections, tmp_path, name):
+    folder = Path(shutil.copytree(collections[name].folder, tmp_path / "copy"))
+    path = folder / f"valid-00000-of-00001{CANDIDATE_SUFFIX}"
+    data = path.read_bytes()
+    columns = ("runtimes", "normalizers", "rows", "counts")
+
+    def read_all() -> None:
+        split = RankingDataset(folder).split("valid")
+        for number, entry in enumerate(split.graphs):
+            split.read_codes(number, np.arange(entry.num_candidates))
+            for column in columns:
+                split.read_column(number, column)
+                split.read_column(number, column, np.array([1, 0]))
+
+    read_all()
+    for position in range(0, len(data), max(1, len(data) // 50)):
+        path.write_bytes(data[:position] + bytes([data[position] ^ 0x40]) + data[position + 1 :])
+        with pytest.raises(DatasetError, match=rf"^{path}: the (candidates of \w+|checksums) from byte [\d,]+ on are"):
+            read_all()
+    path.write_bytes(bytes(len(data)))
+    with pytest.raises(DatasetError, match="are damaged"):
+        read_all()
+
+
+def test_damage_elsewhere_in_a_file_does_not_stop_what_is_whole(tmp_path):
+    write_tree(tmp_path / "in", LAYOUT, {"train": {"a": layout_arrays(12, 4, 3000), "b": layout_arrays(12, 3, 3000)}})
+    (collection,) = preprocess_here(tmp_path / "in", tmp_path / "out", LAYOUT)
+    split = collection.split("train")
+    path = next(collection.folder.glob(f"*{CANDIDATE_SUFFIX}"))
+    before = split.read_codes(0, np.arange(10))
+    with path.open("r+b") as stream:
+        stream.seek(split.graphs[1].codes_offset + 5000)
+        stream.write(bytes(100))
+    assert np.array_equal(collection.split("train").read_codes(0, np.arange(10)), before)
+    with pytest.raises(DatasetError, match="the candidates of b"):
+        collection.split("train").read_codes(1, np.arange(3000))
 
 
 def test_a_split_can_be_sent_to_another_process_and_closed(collections):

@@ -12,7 +12,7 @@ from tests.ranking_data import ranking_datasets, small_config
 from tests.small_datasets import LAYOUT, TILE
 from tests.trained import Trained, make_trained
 from tpugraphs_polynormer.config.schema import NodeConfig
-from tpugraphs_polynormer.ranking.evaluate import evaluate_runs, format_evaluations
+from tpugraphs_polynormer.ranking.evaluate import evaluate_runs, format_csv, format_evaluations
 from tpugraphs_polynormer.ranking.metrics import rank_candidates, summarize
 from tpugraphs_polynormer.ranking.predict import average_scores, plan_predictions, predict
 from tpugraphs_polynormer.ranking.runs import expand_runs, group_runs, label_runs, load_ranker
@@ -164,6 +164,8 @@ def test_evaluation_writes_csv_and_summary(trained: Trained, tmp_path) -> None:
         mean = np.mean([graph.contest_score for graph in result.graphs])
         assert summary["collections"][collection]["contest_score"] == pytest.approx(mean)
         assert summary["protocol"] == "all candidates"
+    formula = dataclasses.replace(results[0].graphs[0], graph='=HYPERLINK("x")')
+    assert format_csv([formula]).splitlines()[1].startswith(f"{LAYOUT},\"'=HYPERLINK(")  # text in a spreadsheet too
     table = format_evaluations(results).splitlines()
     overall = np.mean([np.mean([graph.contest_score for graph in result.graphs]) for result in results])
     assert table[-1].split()[0] == "mean"

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
-from tpugraphs_polynormer.archives.npz import TileArchive, read_archive
+from tpugraphs_polynormer.archives.npz import ArchiveError, TileArchive, iterate_layouts, read_archive
 from tpugraphs_polynormer.archives.tuning import layout_archive, layout_tuning_arrays, tile_tuning_arrays
 from tpugraphs_polynormer.archives.writer import order_members, write_archive
-from tpugraphs_polynormer.errors import HloError
+from tpugraphs_polynormer.errors import HloError, UserError
+from tpugraphs_polynormer.files import check_name, replacing
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.module import Module
 from tpugraphs_polynormer.hlo.protobuf import parse_module
@@ -28,8 +29,9 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class FeaturizeResult:
-    """The archives that were written, and for each input file without one the reason."""
+    """The files that were read, the archives that were written, and for each file without one the reason."""
 
+    sources: tuple[Path, ...]
     written: tuple[Path, ...]
     failed: dict[Path, str]
 
@@ -101,21 +103,23 @@ def featurize_path(
     """
     source, output = Path(source), Path(output)
     if not source.is_dir():
-        return FeaturizeResult(tuple(_write(_read_archives(source, num_candidates, seed, mode), output)), {})
+        archives = _read_archives(source, num_candidates, seed, mode)
+        return FeaturizeResult((source,), tuple(_write(source, archives, output)), {})
     written: list[Path] = []
     failed: dict[Path, str] = {}
-    for path in tqdm(sorted(source.rglob("*.pb")), desc="featurize", disable=None):
-        target = output / path.relative_to(source).with_name(f"{_stem(path)}.npz")
+    sources = tuple(sorted(source.rglob("*.pb")))
+    for path in tqdm(sources, desc="featurize", disable=None):
         try:
-            written.extend(_write(_read_archives(path, num_candidates, seed, mode), target))
-        except HloError as error:
+            target = output / path.relative_to(source).with_name(f"{check_name(_stem(path), str(path))}.npz")
+            written.extend(_write(path, _read_archives(path, num_candidates, seed, mode), target))
+        except UserError as error:
             _logger.warning("%s", error)
             failed[path] = str(error)
     if not written:
         raise HloError(
             f"{source}: none of its {len(failed)} .pb files is a usable HLO or tuning file; expected one or more"
         )
-    return FeaturizeResult(tuple(written), failed)
+    return FeaturizeResult(sources, tuple(written), failed)
 
 
 def _read_archives(path: Path, num_candidates: int, seed: int, mode: str) -> list[Arrays]:
@@ -161,13 +165,24 @@ def _archive_arrays(path: Path) -> Arrays:
     )
 
 
-def _write(archives: list[Arrays], target: Path) -> list[Path]:
+def _write(source: Path, archives: list[Arrays], target: Path) -> list[Path]:
+    """Writes all archives of a file, or none of them if the reader refuses one."""
     if len(archives) == 1:
         paths = [target]
     else:
         paths = [target.with_suffix("") / f"{number:04d}.npz" for number in range(len(archives))]
-    for path, arrays in zip(paths, archives, strict=True):
-        write_archive(path, arrays)
+    with ExitStack() as stack:
+        for path, arrays in zip(paths, archives, strict=True):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            staged = stack.enter_context(replacing(path))
+            write_archive(staged, arrays)
+            try:
+                if read_archive(staged, with_candidates=False).kind == "layout":
+                    for _ in iterate_layouts(staged):  # reading checks the values
+                        pass
+            except ArchiveError as fault:
+                reason = f"its archive would have {fault.key}: {fault.found}, expected {fault.expected}"
+                raise HloError(f"{source}: {reason}; nothing is written") from None
     return paths
 
 

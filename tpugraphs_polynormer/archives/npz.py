@@ -8,6 +8,7 @@ import tempfile
 import tokenize
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -38,7 +39,17 @@ _ZIP_FAULTS = (
     ValueError,
     LookupError,
     OverflowError,
-)  # what zipfile and the npy header parser raise on damaged bytes
+    MemoryError,
+    SyntaxError,
+    TypeError,
+)  # what zipfile and the npy header parser raise on damaged or forged bytes
+# Limits, so that a small file cannot take all memory or hours. The largest official arrays have 24 MB (node_feat) and
+# 6.1 GB (node_config_feat, which is read block by block).
+_MAX_MEMBERS = 100
+_MAX_BYTES = 256 << 20
+_MAX_CANDIDATE_BYTES = 16 << 30
+# Deflate expands at most 1,032-fold, which takes a single value throughout; candidates of real programs about 80-fold.
+_MAX_EXPANSION, _ALWAYS_EXPANDED = 500, 64 << 20
 
 
 class ArchiveError(UserError):
@@ -102,7 +113,7 @@ def read_archive(path: Path | str, *, with_candidates: bool = True) -> TileArchi
     """The checked record of one archive; layout candidates are int8, or left out (see `iterate_layouts`)."""
     path = Path(path)
     with _open_archive(path) as archive:
-        members = _Members(path, archive)
+        members = _Members(path, archive).check_kind()
         graph = _read_graph(members)
         if members.is_layout:
             return _read_layout(members, graph, with_candidates)
@@ -125,15 +136,23 @@ def iterate_layouts(path: Path | str) -> Iterator[np.ndarray]:
     """
     path = Path(path)
     with _open_archive(path) as archive:
-        yield from _iterate_layouts(_Members(path, archive))
+        yield from _iterate_layouts(_Members(path, archive).check_kind())
 
 
 def read_shapes(path: Path | str) -> dict[str, tuple[int, ...]]:
     """The shape of each array of an archive, from the headers alone."""
     path = Path(path)
     with _open_archive(path) as archive:
-        members = _Members(path, archive)
+        members = _Members(path, archive).check_kind()
         return {key: members.header(key).shape for key in members.names}
+
+
+def read_arrays(path: Path | str, *keys: str) -> list[np.ndarray]:
+    """Arrays of any npz file, by their keys, within the limits of archives; pickled ones are refused."""
+    path = Path(path)
+    with _open_archive(path) as archive:
+        members = _Members(path, archive)
+        return [members.read_any(key) for key in keys]
 
 
 @contextmanager
@@ -143,9 +162,14 @@ def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
     except FileNotFoundError:
         raise ArchiveError(path, "file", "nothing", "an npz archive") from None
     except _ZIP_FAULTS as fault:
-        raise ArchiveError(path, "file", f"no readable zip ({fault})", "an npz archive") from None
+        raise ArchiveError(path, "file", f"no readable zip ({_shorten(fault)})", "an npz archive") from None
     with archive:
         yield archive
+
+
+def _shorten(fault: BaseException) -> str:
+    """The fault in one line of bounded length; numpy repeats a header whole."""
+    return f"{' '.join(str(fault).split()) or type(fault).__name__:.200}"
 
 
 @dataclass(frozen=True)
@@ -163,14 +187,25 @@ class _Members:
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self.path, self._archive = path, archive
         names = [name.removesuffix(".npy") for name in archive.namelist()]
-        repeated = {name for name in names if names.count(name) > 1}
+        if len(names) > _MAX_MEMBERS:
+            raise ArchiveError(path, "file", f"{len(names):,} members", f"at most {_MAX_MEMBERS}, one per key")
+        repeated = [name for name, count in Counter(names).items() if count > 1]
         if repeated:
-            raise ArchiveError(path, ", ".join(sorted(repeated)), "the key more than once", "each key once")
+            raise ArchiveError(path, f"{', '.join(sorted(repeated)):.200}", "the key more than once", "each key once")
         self.names = names
         self.is_layout = "node_config_feat" in names
-        if self.is_layout == ("config_feat" in names):
-            found = "both" if self.is_layout else f"neither among {', '.join(sorted(names)) or 'no keys'}"
-            raise ArchiveError(path, "kind", found, "one of node_config_feat (layout) and config_feat (tile)")
+        for info in archive.infolist():
+            self._check_size(info)
+
+    def check_kind(self) -> _Members:
+        """These members, which must be those of a layout archive or of a tile archive."""
+        if self.is_layout == ("config_feat" in self.names):
+            found = "both" if self.is_layout else f"neither among {self._list_names()}"
+            raise self.fail("kind", found, "one of node_config_feat (layout) and config_feat (tile)")
+        return self
+
+    def _list_names(self) -> str:
+        return f"{', '.join(sorted(self.names)) or 'no keys':.200}"
 
     def __contains__(self, key: str) -> bool:
         return key in self.names
@@ -182,14 +217,26 @@ class _Members:
     def open(self, key: str) -> Iterator[tuple[_Header, IO[bytes]]]:
         """The array's header, and a stream positioned at the array's first byte."""
         if key not in self.names:
-            raise self.fail(key, f"keys {', '.join(sorted(self.names))}", "this key")
+            raise self.fail(key, f"keys {self._list_names()}", "this key")
         try:
             with self._archive.open(f"{key}.npy") as member:
                 yield self._read_header(key, member), member
         except ArchiveError:
             raise
         except _ZIP_FAULTS as fault:
-            raise self.fail(key, f"unreadable data ({fault})", "an intact npy member") from None
+            raise self.fail(key, f"unreadable data ({_shorten(fault)})", "an intact npy member") from None
+
+    def _check_size(self, info: zipfile.ZipInfo) -> None:
+        """Refuses, by the zip's directory alone, what is too large or packed as no archive is."""
+        key = info.filename.removesuffix(".npy")
+        limit = _MAX_CANDIDATE_BYTES if key == "node_config_feat" else _MAX_BYTES
+        if info.file_size > limit:
+            raise self.fail(key, f"{info.file_size:,} bytes", f"at most {limit:,}")
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise self.fail(key, f"zip method {info.compress_type}", "a stored or deflated member")
+        if info.file_size > max(_ALWAYS_EXPANDED, _MAX_EXPANSION * info.compress_size):
+            found = f"{info.compress_size:,} bytes that expand to {info.file_size:,}"
+            raise self.fail(key, found, f"at most {_MAX_EXPANSION}-fold")
 
     def _read_header(self, key: str, member: IO[bytes]) -> _Header:
         version = np.lib.format.read_magic(member)
@@ -201,7 +248,9 @@ class _Members:
             raise self.fail(key, "a pickled object array", "numbers (pickled data is never loaded)")
         declared = self._archive.getinfo(f"{key}.npy").file_size - member.tell()
         if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != declared:
-            raise self.fail(key, f"{declared} bytes of data", f"shape {shape} of {dtype}")
+            raise self.fail(key, f"{declared} bytes of data", f"shape {shape!s:.80} of {dtype!s:.80}")
+        if math.prod(max(size, 1) for size in shape) * dtype.itemsize > _MAX_CANDIDATE_BYTES:
+            raise self.fail(key, f"shape {shape!s:.80}", "sizes that numpy can hold")  # of no values, such as (0, 2^70)
         return _Header(shape, dtype, "F" if is_fortran else "C")
 
     def header(self, key: str) -> _Header:
@@ -217,8 +266,19 @@ class _Members:
             if len(found) != len(shape) or any(want not in (None, got) for got, want in zip(found, shape, strict=True)):
                 expected = ", ".join("any" if size is None else str(size) for size in shape)
                 raise self.fail(key, f"shape {found}", f"shape ({expected})")
-            data = member.read()
-        return np.ascontiguousarray(np.frombuffer(data, header.dtype).reshape(found, order=header.order))
+            return self._read_values(header, member)
+
+    def read_any(self, key: str) -> np.ndarray:
+        """An array of whatever type and shape."""
+        with self.open(key) as (header, member):
+            return self._read_values(header, member)
+
+    @staticmethod
+    def _read_values(header: _Header, member: IO[bytes]) -> np.ndarray:
+        size = math.prod(header.shape) * header.dtype.itemsize
+        # Read by its size: without one, zipfile expands all that follows before it cuts.
+        values = np.frombuffer(member.read(size), header.dtype, count=math.prod(header.shape))
+        return np.ascontiguousarray(values.reshape(header.shape, order=header.order))
 
     def check_type(self, key: str, dtype: np.dtype, kinds: str) -> None:
         if dtype.kind not in kinds:

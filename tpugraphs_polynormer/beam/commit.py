@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -9,24 +10,35 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from apache_beam.io.filesystems import FileSystems
 
 from tpugraphs_polynormer.beam.plan import Job, PreprocessError, ShardPlan, folder_of
 from tpugraphs_polynormer.catalog import SPLITS, find_collection
-from tpugraphs_polynormer.datasets.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, write_json
+from tpugraphs_polynormer.datasets.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, write_manifest
 from tpugraphs_polynormer.datasets.schema import SCHEMA_NAME, write_schema
 from tpugraphs_polynormer.datasets.shards import DESCRIPTION_SUFFIX, ShardDescription, describe_split
 from tpugraphs_polynormer.datasets.split_files import CANDIDATE_SUFFIX, RECORD_SUFFIX
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
-from tpugraphs_polynormer.files import replacing
+from tpugraphs_polynormer.files import only_writer, replacing
 
 FAILURE_NAME = "failed.txt"
 REJECTED_NAME = "rejected.jsonl"
 # What this job writes into a collection's folder, besides the commit.
 _OWN_FILES = re.compile(r"(train|valid|test)-\d+-of-\d+\.(tfrecord|candidates|shard\.json)|\..+\.tmp")
+
+
+class CollectionSummary(NamedTuple):
+    """How many archives of a collection were read, and what became of them."""
+
+    num_archives: int
+    num_graphs: int
+    num_shards: int
+    num_rejected: int
+    num_excluded: int
 
 
 def clear_commit(job: Job) -> None:
@@ -44,6 +56,21 @@ def clear_commit(job: Job) -> None:
         FileSystems.delete(stale)
 
 
+@contextmanager
+def held_output(output: str) -> Iterator[None]:
+    """Holds a local output folder, so that no second job writes into it."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(only_writer(output))
+        except OSError as fault:
+            raise _cannot_write(output, fault) from None
+        yield
+
+
+def _cannot_write(folder: str, fault: OSError) -> PreprocessError:
+    return PreprocessError(f"{folder}: cannot be written ({fault.strerror}); choose another --datasets folder")
+
+
 def _make_folders(job: Job) -> None:
     for folder in (folder_of(job.output, collection) for collection in job.collections):
         if is_remote(folder):
@@ -53,9 +80,7 @@ def _make_folders(job: Job) -> None:
             with tempfile.TemporaryFile(dir=folder):
                 pass
         except OSError as fault:
-            raise PreprocessError(
-                f"{folder}: cannot be written ({fault.strerror}); choose another --datasets folder"
-            ) from None
+            raise _cannot_write(folder, fault) from None
 
 
 def _find_stale(job: Job, collection: str) -> list[str]:
@@ -83,6 +108,10 @@ def commit(
         plans = [plan for plan in job.plans if plan.collection == collection]
         descriptions = {item.shard.name: item for owner, item in described if owner == collection}
         _check_complete(collection, plans, descriptions)
+        emptied = _find_emptied(collection, plans, descriptions)
+        if emptied:
+            publish_text(job.output, FAILURE_NAME, emptied)
+            return
         _check_files(folder_of(job.output, collection), descriptions.values())
         _write_manifest(job, collection, plans, descriptions, statistics.get(collection))
         yield collection
@@ -99,6 +128,19 @@ def _check_complete(collection: str, plans: Sequence[ShardPlan], found: dict[str
             raise RuntimeError(
                 f"{collection} {plan.name}: {len(plan.sources)} archives were planned, fewer are accounted for"
             )
+
+
+def _find_emptied(collection: str, plans: Sequence[ShardPlan], found: dict[str, ShardDescription]) -> str | None:
+    """What to say of a split whose archives were all rejected, or None."""
+    for split in dict.fromkeys(plan.split for plan in plans):
+        descriptions = [found[plan.name] for plan in plans if plan.split == split]
+        rejected = [item for description in descriptions for item in description.rejected]
+        if rejected and not any(description.shard.graphs for description in descriptions):
+            first = f"the first: {rejected[0].reason}"
+            return (
+                f"{collection}: all {len(rejected):,} archives of the {split} split were rejected, 0 are left; {first}"
+            )
+    return None
 
 
 def _check_files(folder: str, descriptions: Iterable[ShardDescription]) -> None:
@@ -141,7 +183,7 @@ def _write_manifest(
     )
     with tempfile.TemporaryDirectory() as temporary:
         write_schema(Path(temporary), kind)
-        write_json(Path(temporary) / MANIFEST_NAME, manifest)
+        write_manifest(Path(temporary) / MANIFEST_NAME, manifest)
         for name in (SCHEMA_NAME, MANIFEST_NAME):  # the manifest last: it is the commit
             with (Path(temporary) / name).open("rb") as source:
                 publish(FileSystems.join(folder, name), source)
@@ -151,11 +193,30 @@ def check_commit(job: Job) -> None:
     """Raises PreprocessError if a manifest is missing: some runners report success for a failed job."""
     failure = read_failure(job.output)
     if failure is not None:
-        raise PreprocessError(f"{failure}; or leave bad archives out with --on-error skip")
+        skips = any(plan.options.skip_bad for plan in job.plans)
+        raise PreprocessError(failure if skips else f"{failure}; or leave bad archives out with --on-error skip")
     for collection in job.collections:
         path = FileSystems.join(folder_of(job.output, collection), MANIFEST_NAME)
         if not FileSystems.exists(path):
             raise PreprocessError(f"{path}: the runner reported success without writing it; run the same command again")
+
+
+def summarize_commit(job: Job) -> dict[str, CollectionSummary]:
+    """What the job wrote, by collection."""
+    summaries = {}
+    for collection in job.collections:
+        plans = [plan for plan in job.plans if plan.collection == collection]
+        path = FileSystems.join(folder_of(job.output, collection), MANIFEST_NAME)
+        with FileSystems.open(path) as stream:
+            manifest = json.loads(stream.read())
+        summaries[collection] = CollectionSummary(
+            num_archives=sum(len(plan.sources) for plan in plans),
+            num_graphs=sum(split["num_graphs"] for split in manifest["splits"].values()),
+            num_shards=len(plans),
+            num_rejected=manifest["num_rejected"],
+            num_excluded=sum(map(len, job.excluded.get(collection, {}).values())),
+        )
+    return summaries
 
 
 def read_failure(output: str) -> str | None:
@@ -183,7 +244,7 @@ def publish(path: str, source: IO[bytes]) -> None:
         return
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(target) as temporary, temporary.open("wb") as stream:
+    with replacing(target, durable=True) as temporary, temporary.open("wb") as stream:
         shutil.copyfileobj(source, stream)
 
 

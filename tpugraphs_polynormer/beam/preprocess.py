@@ -8,6 +8,7 @@ all descriptions, counts them against the plan and writes the manifests. Heavy d
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,14 +20,17 @@ from apache_beam.io.filesystems import FileSystems
 
 from tpugraphs_polynormer.beam.commit import (
     FAILURE_NAME,
+    CollectionSummary,
     check_commit,
     clear_commit,
     commit,
     count_finished,
+    held_output,
     is_remote,
     publish,
     publish_text,
     read_failure,
+    summarize_commit,
 )
 from tpugraphs_polynormer.beam.plan import Job, ShardPlan, count_workers, folder_of, graph_name, plan_job
 from tpugraphs_polynormer.beam.runners import make_options, run_pipeline
@@ -46,8 +50,8 @@ from tpugraphs_polynormer.errors import UserError
 _GRAPHS_PER_SHARD = {"layout": 4, "tile": 256}
 
 
-def run(args: argparse.Namespace, beam_arguments: Sequence[str]) -> dict[str, int]:
-    """{collection: number of excluded graphs} of the finished collections, after the job has run to its end."""
+def run(args: argparse.Namespace, beam_arguments: Sequence[str]) -> dict[str, CollectionSummary]:
+    """What became of each collection, after the job has run to its end."""
     collections = {
         collection: PreprocessOptions(
             max_nodes=args.max_nodes,
@@ -60,10 +64,11 @@ def run(args: argparse.Namespace, beam_arguments: Sequence[str]) -> dict[str, in
     exclude = [*args.exclude, *(read_patterns(args.exclude_file) if args.exclude_file else [])]
     job = plan_job(args.archives, args.datasets, collections, input_format=args.format, exclude=exclude)
     options = make_options(beam_arguments, count_workers(job))
-    clear_commit(job)
-    run_pipeline(Preprocess(job), options, lambda: count_finished(job), len(job.plans))
-    check_commit(job)
-    return {name: sum(map(len, job.excluded.get(name, {}).values())) for name in job.collections}
+    with contextlib.nullcontext() if is_remote(job.output) else held_output(job.output):
+        clear_commit(job)
+        run_pipeline(Preprocess(job), options, lambda: count_finished(job), len(job.plans))
+        check_commit(job)
+        return summarize_commit(job)
 
 
 class Preprocess(beam.PTransform):

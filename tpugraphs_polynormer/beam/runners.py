@@ -13,6 +13,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from tqdm import tqdm
 
+from tpugraphs_polynormer.beam.lifeline import workers_end_with_us
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.process import divert_stderr
 
@@ -38,7 +39,7 @@ def run_pipeline(
     transform: beam.PTransform, options: PipelineOptions, count_done: Callable[[], int], total: int
 ) -> None:
     """Runs one transform to its end; `count_done` gives the progress, a failed job raises UserError."""
-    with divert_stderr() as log:
+    with workers_end_with_us(), divert_stderr() as log:
         logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # the exception has what matters
         try:
             with _show_progress(count_done, total), beam.Pipeline(options=options) as pipeline:

@@ -13,6 +13,7 @@ from apache_beam.utils.shared import Shared
 
 from tpugraphs_polynormer.beam.runners import make_options, run_pipeline
 from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.files import only_writer
 from tpugraphs_polynormer.ranking.predict import PendingGraph, PredictionPlan
 from tpugraphs_polynormer.ranking.submission import write_prediction
 
@@ -20,12 +21,14 @@ from tpugraphs_polynormer.ranking.submission import write_prediction
 def run(plan: PredictionPlan, beam_arguments: Sequence[str]) -> int:
     """The number of graphs that were pending and are now scored."""
     options = make_options(beam_arguments)
-    pending = plan.pending()
-    if pending:
-        run_pipeline(Score(plan, pending), options, plan.count_done, len(plan.tasks))
-    missing = [task.id for task in plan.pending()]
-    if missing:  # some runners report success for a failed job
-        raise UserError(f"the Beam job ended without predictions for {', '.join(missing[:5])}; run it again")
+    with only_writer(plan.output):
+        pending = plan.pending()
+        if pending:
+            run_pipeline(Score(plan, pending), options, plan.count_done, len(plan.tasks))
+        missing = [task.id for task in plan.pending()]
+        if missing:  # some runners report success for a failed job
+            raise UserError(f"the Beam job ended without predictions for {', '.join(missing[:5])}; run it again")
+        plan.list_checksums(pending)
     return len(pending)
 
 

@@ -1,4 +1,4 @@
-"""The stages before training: simulate, inspect, download, preprocess, featurize."""
+"""The stages before training: simulate, inspect, download, preprocess, featurize; and verify."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from tpugraphs_polynormer.catalog import BENCHMARKS, COLLECTIONS
+from tpugraphs_polynormer.cli.options import conclude
 from tpugraphs_polynormer.errors import UserError
 
 
@@ -17,6 +18,7 @@ def add_stages(stages: argparse._SubParsersAction) -> None:
     _add_download(stages)
     _add_preprocess(stages)
     _add_featurize(stages)
+    _add_verify(stages)
 
 
 def _add_simulate(stages: argparse._SubParsersAction) -> None:
@@ -37,6 +39,8 @@ def _run_simulate(args: argparse.Namespace) -> None:
     summary = simulate(args.archives, args.scale, args.seed, collections=args.collections, num_workers=args.workers)
     for collection, counts in summary.items():
         print(f"{collection}: {counts['graphs']:,} graphs, {counts['candidates']:,} candidates (simulated)")
+    num_graphs, num_candidates = (sum(each[name] for each in summary.values()) for name in ("graphs", "candidates"))
+    conclude(f"{args.archives}: {num_graphs:,} simulated archives with {num_candidates:,} candidates, none left out")
 
 
 def _add_inspect(stages: argparse._SubParsersAction) -> None:
@@ -88,6 +92,9 @@ def _run_download(args: argparse.Namespace) -> None:
         records |= download_benchmarks(args.benchmarks, args.files, mirror=args.mirror, options=options)
     for name, record in records.items():
         print(f"{name}: {record.size:,} bytes, sha256 {record.sha256}")
+    where = ", ".join(str(folder) for folder in (args.archives, args.files) if folder)
+    size = sum(record.size for record in records.values())
+    conclude(f"{where}: {len(records):,} downloaded files of {size:,} bytes, none left out")
 
 
 def _add_preprocess(stages: argparse._SubParsersAction) -> None:
@@ -118,10 +125,18 @@ def _add_preprocess(stages: argparse._SubParsersAction) -> None:
 
 
 def _run_preprocess(args: argparse.Namespace) -> None:
+    from tpugraphs_polynormer.beam.commit import CollectionSummary
     from tpugraphs_polynormer.beam.preprocess import run
 
-    for collection, num_excluded in run(args, args.beam_arguments).items():
-        print(f"{collection}: {args.datasets}" + (f", excluded graphs: {num_excluded:,}" if num_excluded else ""))
+    done = run(args, args.beam_arguments)
+    for collection, each in done.items():
+        excluded = f", excluded graphs: {each.num_excluded:,}" if each.num_excluded else ""
+        print(f"{collection}: {args.datasets}{excluded}")
+    total = CollectionSummary(*map(sum, zip(*done.values(), strict=True)))
+    conclude(
+        f"{args.datasets}: read {total.num_archives:,} archives, wrote {total.num_graphs:,} graphs in "
+        f"{total.num_shards:,} shards; left out: {total.num_rejected:,} rejected, {total.num_excluded:,} excluded"
+    )
 
 
 def _add_featurize(stages: argparse._SubParsersAction) -> None:
@@ -139,5 +154,34 @@ def _run_featurize(args: argparse.Namespace) -> None:
     result = featurize_path(args.input, args.output, num_candidates=args.candidates, seed=args.seed)
     for path in result.written:
         print(path)
+    num_read = len(result.sources)
+    counts = f"read {num_read:,} files, wrote {len(result.written):,} archives, left out {len(result.failed):,}"
     if result.failed:
-        raise UserError("; ".join(f"{path}: {reason}" for path, reason in result.failed.items()))
+        raise UserError(f"{args.output}: {counts} (named above), the first: {next(iter(result.failed.values()))}")
+    conclude(f"{args.output}: {counts}")
+
+
+def _add_verify(stages: argparse._SubParsersAction) -> None:
+    verify = stages.add_parser(
+        "verify", help="compare the files of datasets, runs and predictions with their checksums"
+    )
+    verify.add_argument("folders", type=Path, nargs="+", metavar="DIR", help="one of these, or a folder of them")
+    verify.set_defaults(run=_run_verify)
+
+
+def _run_verify(args: argparse.Namespace) -> None:
+    from tpugraphs_polynormer.ranking.tables import format_table
+    from tpugraphs_polynormer.ranking.verify import verify_folder
+
+    results = [verify_folder(folder) for folder in args.folders]
+    faults = [fault for result in results for fault in result.faults]
+    read = f"{sum(each.num_files for each in results):,} files, {sum(each.num_bytes for each in results):,} bytes"
+    for folder in (folder for result in results for folder in result.unfinished):
+        print(f"{folder}: not trained to its end, so no checksums: its files are readable or listed below")
+    if faults:
+        print(format_table(["file", "found", "expected"], [[str(each) for each in fault] for fault in faults]))
+        raise UserError(f"{len(faults):,} of {read} are wrong; make them again with the stage that wrote them")
+    print(f"{', '.join(map(str, args.folders))}: {read}, all as they were written")
+    conclude(
+        f"verified {sum(len(each.folders) for each in results):,} datasets, runs and predictions; 0 files are wrong"
+    )

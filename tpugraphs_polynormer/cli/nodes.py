@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from tpugraphs_polynormer.catalog import BENCHMARKS
-from tpugraphs_polynormer.cli.options import add_overrides, parse_numbers
+from tpugraphs_polynormer.cli.options import add_overrides, conclude, parse_numbers
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.process import import_tensorflow, keep_freed_memory
 
@@ -43,7 +43,9 @@ def _run_benchmark(args: argparse.Namespace) -> None:
         print(describe_present(args.files))
         return
     run_dir = args.run_dir or Path("runs") / args.name
-    print(format_results([run_benchmark(config, args.files, run_dir, args.splits)]))
+    result = run_benchmark(config, args.files, run_dir, args.splits)
+    print(format_results([result]))
+    conclude(f"{run_dir}: {len(result['splits']):,} splits of {args.name}, trained on {args.files}")
 
 
 def _add_experiment(stages: argparse._SubParsersAction) -> None:

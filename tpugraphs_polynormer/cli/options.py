@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from pathlib import Path
 
 
@@ -25,3 +26,8 @@ def add_runs(parser: argparse.ArgumentParser, many: str) -> None:
     """Adds --run-dir, for one or several, and --datasets; `many` says what several of them mean."""
     parser.add_argument("--run-dir", type=Path, nargs="+", required=True, metavar="DIR", dest="run_dirs", help=many)
     parser.add_argument("--datasets", type=Path, required=True, help="folder of the preprocessed datasets")
+
+
+def conclude(text: str) -> None:
+    """Logs the last line of a stage: what it read, what it wrote and where, and how many were left out."""
+    logging.getLogger("tpugraphs_polynormer").info("%s", text)

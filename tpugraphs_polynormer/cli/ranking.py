@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 
 from tpugraphs_polynormer.catalog import NUM_TEST_GRAPHS
-from tpugraphs_polynormer.cli.options import add_runs
+from tpugraphs_polynormer.cli.options import add_runs, conclude
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.process import import_tensorflow
 
@@ -41,6 +41,12 @@ def _run_evaluate(args: argparse.Namespace) -> None:
         args.run_dirs, args.datasets, split=args.split, indices_dir=args.indices, output=args.output
     )
     print(format_evaluations(results))
+    num_graphs = sum(len(result.graphs) for result in results)
+    where = args.output or ", ".join(map(str, args.run_dirs))
+    conclude(
+        f"{where}: evaluation-{args.split}.csv and .json of {len(results):,} runs on {num_graphs:,} {args.split} "
+        f"graphs of {args.datasets}, none left out"
+    )
 
 
 def _add_predict(stages: argparse._SubParsersAction) -> None:
@@ -70,6 +76,11 @@ def _run_predict(args: argparse.Namespace) -> None:
     else:
         count = predict(plan)
     print(f"{args.output}: {len(plan.tasks):,} graphs, {count:,} predicted now")
+    num_runs = sum(map(len, plan.runs.values()))
+    conclude(
+        f"{args.output}: predictions of {num_runs:,} runs for {len(plan.tasks):,} {args.split} graphs of "
+        f"{args.datasets}, none left out"
+    )
 
 
 def _add_submit(stages: argparse._SubParsersAction) -> None:
@@ -98,7 +109,9 @@ def _run_submit(args: argparse.Namespace) -> None:
     rows = expected_rows(args.archives) if args.archives else None
     path = args.check or args.output
     if args.predictions:
-        write_submission(path, read_rankings(args.predictions), rows)
+        rankings = read_rankings(args.predictions)
+        write_submission(path, rankings, rows)
+        conclude(f"{path}: {len(rows):,} rows of {len(rankings):,} predictions in {args.predictions}, none left out")
     elif violations := check_submission(path, rows):
         scope = (
             ""
@@ -138,19 +151,20 @@ def _run_report(args: argparse.Namespace) -> None:
     test = (args.submission, args.archives, args.truth)
     if any(test) and not all(test):
         raise UserError("--submission, --archives and --truth belong together: give all three, or none")
-    print(
-        write_report(
-            args.run_dirs,
-            args.datasets,
-            args.output,
-            split=args.split,
-            most=args.candidates,
-            heatmap_graph=args.heatmap,
-            title=args.title,
-            note=args.note,
-            test=test if all(test) else None,
-        )
+    path = write_report(
+        args.run_dirs,
+        args.datasets,
+        args.output,
+        split=args.split,
+        most=args.candidates,
+        heatmap_graph=args.heatmap,
+        title=args.title,
+        note=args.note,
+        test=test if all(test) else None,
     )
+    print(path)
+    limit = f"at most {args.candidates:,} candidates" if args.candidates else "all candidates"
+    conclude(f"{path}: {', '.join(map(str, args.run_dirs))} on {limit} of each {args.split} graph of {args.datasets}")
 
 
 def _add_export(stages: argparse._SubParsersAction) -> None:
@@ -166,6 +180,8 @@ def _run_export(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.ranking.export import export_ranker
 
     print(export_ranker(args.run_dir, args.datasets, args.output))
+    size = sum(path.stat().st_size for path in args.output.rglob("*") if path.is_file())
+    conclude(f"{args.output}: a SavedModel of {size:,} bytes, of the best weights in {args.run_dir}")
 
 
 def _add_rank(stages: argparse._SubParsersAction) -> None:
@@ -194,3 +210,7 @@ def _run_rank(args: argparse.Namespace) -> None:
     if args.output:
         arrays = {"node_config_feat": ranking.candidates, "scores": ranking.scores, "ranking": ranking.order}
         write_npz(args.output, arrays)
+    where = (
+        f"all in {args.output}" if args.output else f"the best {args.top:,} above, none written (--output writes all)"
+    )
+    conclude(f"{args.program}: {len(ranking.order):,} candidates ranked by {args.run_dir}, {where}")

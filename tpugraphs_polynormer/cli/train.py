@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tpugraphs_polynormer.cli.options import add_overrides, parse_numbers
+from tpugraphs_polynormer.cli.options import add_overrides, conclude, parse_numbers
 from tpugraphs_polynormer.process import import_tensorflow, keep_freed_memory
 
 
@@ -70,3 +70,5 @@ def _run_train(args: argparse.Namespace) -> None:
         config, args.datasets, args.run_dir, strategy=strategy, seeds=args.seeds, indices_dir=args.indices
     )
     print(json.dumps(result, indent=1))
+    trained = f"{len(args.seeds):,} runs" if args.seeds else f"a run of {result['epochs']:,} epochs"
+    conclude(f"{args.run_dir}: {trained}, trained on {config.data.collection} of {args.datasets}")

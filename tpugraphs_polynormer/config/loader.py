@@ -20,6 +20,7 @@ from tpugraphs_polynormer.config.parser import ParseError, parse_dataclass
 from tpugraphs_polynormer.errors import UserError
 
 T = TypeVar("T")
+_MAX_CONFIG_BYTES, _MAX_NODES = 1 << 20, 10_000  # the largest config has 3 KB and 100 values
 # The folder of the shipped configs is in the package if it is installed, and beside the package in a clone.
 _CONFIG_FOLDERS = (Path(__file__).parents[1] / "configs", Path(__file__).parents[2] / "configs")
 
@@ -165,10 +166,12 @@ class _StrictLoader(yaml.SafeLoader):
     """A safe YAML loader that refuses a repeated key; PyYAML would use the last value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} twice", node.start_mark)
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r:.80} twice", node.start_mark)
+            seen.add(key)
         return super().construct_mapping(node, deep)
 
 
@@ -182,14 +185,36 @@ _StrictLoader.add_implicit_resolver(
 
 def _load_yaml(text: str, where: str) -> Any:
     try:
-        # _StrictLoader is a SafeLoader: it creates plain values only.
-        return yaml.load(text, _StrictLoader)
+        loader = _StrictLoader(text)  # a SafeLoader: it builds plain values only
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _count_nodes(node, {}) > _MAX_NODES:
+            raise ConfigError(f"{where}: more than {_MAX_NODES:,} values, counting each alias; expected a config")
+        return loader.construct_document(node)
     except (yaml.YAMLError, ValueError, RecursionError, TypeError) as fault:
-        raise ConfigError(f"{where}: not valid YAML: {' '.join(str(fault).split())}") from None
+        if isinstance(fault, ConfigError):
+            raise
+        raise ConfigError(f"{where}: not valid YAML: {' '.join(str(fault).split()):.500}") from None
+
+
+def _count_nodes(node: yaml.Node, counted: dict[int, int]) -> int:
+    """How many values a YAML node has with its aliases written out; more than the limit if it holds itself."""
+    if id(node) not in counted:
+        counted[id(node)] = _MAX_NODES + 1  # until it is known: only an alias to a node around it is asked before
+        children = [node.value] if isinstance(node, yaml.SequenceNode) else []
+        if isinstance(node, yaml.MappingNode):
+            children = node.value
+        counted[id(node)] = 1 + sum(_count_nodes(child, counted) for pair in children for child in pair)
+    return counted[id(node)]
 
 
 def _read_yaml(path: Path) -> Mapping[str, Any]:
     try:
+        if path.stat().st_size > _MAX_CONFIG_BYTES:
+            raise ConfigError(
+                f"{path}: {path.stat().st_size:,} bytes, expected a config of at most {_MAX_CONFIG_BYTES:,}"
+            )
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as fault:
         raise ConfigError(f"{path}: cannot read this config: {fault}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,9 @@ from tpugraphs_polynormer.catalog import COLLECTIONS, NUM_NODE_FEATURES, NUM_OPC
 from tpugraphs_polynormer.config.parser import ParseError, parse_dataclass
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics, summarize_sizes
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.files import write_text
+from tpugraphs_polynormer.files import check_name, write_text
 
-FORMAT_VERSION = 2  # 2: `noise` of each graph and `excluded`
+FORMAT_VERSION = 3  # 2: `noise` of each graph and `excluded`; 3: checksums of blocks of candidates and of the manifest
 MANIFEST_NAME = "manifest.json"
 T = TypeVar("T")
 
@@ -58,6 +59,7 @@ class ShardEntry:
     record_sha256: str
     candidate_bytes: int
     candidate_sha256: str
+    checksums_crc32c: int  # of the checksums at the end of the candidate file, see split_files.py
     graphs: tuple[GraphEntry, ...]
 
 
@@ -93,28 +95,45 @@ class Manifest:
     excluded: dict[str, tuple[str, ...]]  # split -> names of the graphs that the user left out, sorted
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Writes a dataclass as JSON; a killed writer leaves no partial file."""
-    write_text(path, json.dumps(dataclasses.asdict(value), indent=1) + "\n")
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Writes a manifest and its own checksum; a killed writer leaves no partial file."""
+    write_text(path, json.dumps(seal_json(dataclasses.asdict(manifest)), indent=1) + "\n", durable=True)
+
+
+def seal_json(content: dict[str, Any]) -> dict[str, Any]:
+    """The content with the field `sha256`, of the JSON text of all others."""
+    others = {key: value for key, value in content.items() if key != "sha256"}
+    return others | {"sha256": hashlib.sha256(json.dumps(others).encode()).hexdigest()}
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a dataset folder, checked for its version and fields."""
+    """The manifest of a dataset folder, checked for its version, fields and checksum."""
     path = folder / MANIFEST_NAME
     if not path.is_file():
         raise DatasetError(f"{path}: not found, expected a finished dataset; run `tpugraphs preprocess` to the end")
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError) as fault:
+    except (OSError, ValueError, RecursionError) as fault:
         raise DatasetError(f"{path}: not readable ({fault}); run `tpugraphs preprocess` again") from None
     version = content.get("format_version") if isinstance(content, dict) else None
     if version != FORMAT_VERSION:
-        raise DatasetError(
-            f"{path}: format_version {version}, expected {FORMAT_VERSION}; preprocess again with `tpugraphs preprocess`"
-        )
+        raise DatasetError(f"{path}: format_version {version}, expected {FORMAT_VERSION}; {_remake(folder, content)}")
+    found = content.pop("sha256", None)
     manifest = parse_record(Manifest, content, str(path))
     _check_values(manifest, path)
+    expected = seal_json(content)["sha256"]
+    if found != expected:  # last, because a wrong value that is named says more
+        raise DatasetError(f"{path}: sha256 {found!r:.80}, its content has {expected}: damaged; preprocess again")
     return manifest
+
+
+def _remake(folder: Path, content: Any) -> str:
+    """The command that makes a dataset again, as far as its old manifest names it."""
+    collection = COLLECTIONS.get(str(content.get("collection"))) if isinstance(content, dict) else None
+    if collection is None:
+        return "preprocess again with `tpugraphs preprocess`"
+    root = folder.resolve().parents[collection.folder.count("/")]
+    return f"preprocess again: `tpugraphs preprocess --archives DIR --datasets {root} --collections {collection.id}`"
 
 
 def _check_values(manifest: Manifest, path: Path) -> None:
@@ -123,6 +142,11 @@ def _check_values(manifest: Manifest, path: Path) -> None:
         raise DatasetError(f"{path}.collection: found {manifest.collection!r:.80}, expected one of {list(COLLECTIONS)}")
     expected: dict[str, tuple[Any, Any]] = {"kind": (manifest.kind, COLLECTIONS[manifest.collection].kind)}
     for name, split in manifest.splits.items():
+        for part in [part.name for shard in split.shards for part in (shard, *shard.graphs)]:
+            try:
+                check_name(part, f"{path}.splits.{name}")
+            except UserError as fault:
+                raise DatasetError(f"{fault}; preprocess again, and do not trust this dataset") from None
         graphs = [graph for shard in split.shards for graph in shard.graphs]
         expected[f"splits.{name}.num_graphs"] = split.num_graphs, len(graphs)
         expected[f"splits.{name}.num_candidates"] = split.num_candidates, sum(each.num_candidates for each in graphs)

@@ -9,26 +9,24 @@ import numpy as np
 
 from tpugraphs_polynormer.archives.noise import typical_noise
 from tpugraphs_polynormer.catalog import NUM_NODE_FEATURES
+from tpugraphs_polynormer.checksums import compare_file
 from tpugraphs_polynormer.datasets.encoding import CONFIG_VALUE_DIMS
 from tpugraphs_polynormer.datasets.manifest import (
     MANIFEST_NAME,
     DatasetError,
-    GraphEntry,
     Manifest,
     ShardEntry,
     read_manifest,
 )
 from tpugraphs_polynormer.datasets.records import RECORD_FRAMING, parse_example
 from tpugraphs_polynormer.datasets.split_files import (
-    CANDIDATE_SUFFIX,
     CODE_TYPES,
-    RECORD_SUFFIX,
     SplitFiles,
     candidate_bytes,
-    shard_checksums,
+    candidate_file_bytes,
+    shard_files,
 )
 from tpugraphs_polynormer.datasets.targets import read_costs
-from tpugraphs_polynormer.files import hash_file
 
 
 def open_dataset(folder: Path | str) -> RankingDataset:
@@ -176,35 +174,43 @@ class RankingDataset:
         if name not in self.manifest.splits:
             found = ", ".join(self.manifest.splits)
             raise DatasetError(f"{self.folder}: no split {name!r}, found {found}; preprocess it too")
+        if not self.manifest.splits[name].num_graphs:
+            left_out = f"archives rejected in preprocessing: {self.manifest.num_rejected:,}"
+            raise DatasetError(f"{self.folder}: the {name} split has no graphs ({left_out}); preprocess again")
         return RankingSplit(self.folder, self.manifest.kind, self.manifest.splits[name].shards, self._typical_noise)
 
     def verify(self) -> None:
         """Reads every shard file and compares its checksum; raises DatasetError that names the first bad file."""
         for split in self.manifest.splits.values():
             for shard in split.shards:
-                for suffix, expected in shard_checksums(shard).items():
-                    path = self.folder / (shard.name + suffix)
-                    found = hash_file(path)
-                    if found != expected:
-                        raise DatasetError(f"{path}: sha256 {found}, expected {expected}; preprocess again")
+                for suffix, expected in shard_files(shard).items():
+                    fault = compare_file(self.folder / (shard.name + suffix), *expected)
+                    if fault:
+                        raise DatasetError(f"{fault.path}: {fault.found}, expected {fault.expected}; preprocess again")
 
     def _check_sizes(self, shard: ShardEntry) -> None:
-        for suffix, expected in ((RECORD_SUFFIX, shard.record_bytes), (CANDIDATE_SUFFIX, shard.candidate_bytes)):
+        for suffix, (expected, _) in shard_files(shard).items():
             path = self.folder / (shard.name + suffix)
             found = path.stat().st_size if path.is_file() else None
             if found != expected:
                 state = "is missing" if found is None else f"has {found:,} bytes"
                 raise DatasetError(f"{path}: {state}, the manifest says {expected:,} bytes; preprocess again")
-        for graph in shard.graphs:
-            self._check_spans(shard, graph)
+        check_spans(self.folder, shard)
 
-    def _check_spans(self, shard: ShardEntry, graph: GraphEntry) -> None:
+
+def check_spans(folder: Path, shard: ShardEntry) -> None:
+    """Raises DatasetError unless the graphs of a shard are inside its files, as the manifest describes both."""
+    for graph in shard.graphs:
         spans = {
             "record_offset": (graph.record_offset, graph.record_length + RECORD_FRAMING, shard.record_bytes),
             "code_bytes": (graph.code_bytes, 0, max(CODE_TYPES) if graph.code_bytes in CODE_TYPES else 0),
             "codes_offset": (graph.codes_offset, candidate_bytes(graph), shard.candidate_bytes),
         }
-        for field, (start, size, end) in spans.items():
+        for name, (start, size, end) in spans.items():
             if min(start, size, *graph.sizes) < 0 or start + size > end:
-                where = f"{self.folder / MANIFEST_NAME}: {shard.name}: {graph.name}.{field}"
+                where = f"{folder / MANIFEST_NAME}: {shard.name}: {graph.name}.{name}"
                 raise DatasetError(f"{where}: {start} and {size} bytes on do not fit in {end} bytes; preprocess again")
+    expected = candidate_file_bytes(shard.graphs)
+    if shard.candidate_bytes != expected:
+        found = f"{shard.name}.candidate_bytes: found {shard.candidate_bytes:,}, its graphs take {expected:,}"
+        raise DatasetError(f"{folder / MANIFEST_NAME}: {found}; preprocess again")

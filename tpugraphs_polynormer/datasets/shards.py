@@ -26,6 +26,7 @@ from tpugraphs_polynormer.archives.npz import (
     relative_costs,
 )
 from tpugraphs_polynormer.archives.writer import write_archive
+from tpugraphs_polynormer.checksums import compare_file
 from tpugraphs_polynormer.datasets.encoding import Candidates, collapse_duplicates, encode_layouts, encode_tiles
 from tpugraphs_polynormer.datasets.manifest import (
     FORMAT_VERSION,
@@ -41,13 +42,14 @@ from tpugraphs_polynormer.datasets.records import RECORD_FRAMING, serialize_grap
 from tpugraphs_polynormer.datasets.split_files import (
     CANDIDATE_SUFFIX,
     RECORD_SUFFIX,
+    append_checksums,
     candidate_bytes,
-    shard_checksums,
+    shard_files,
     write_candidates,
 )
 from tpugraphs_polynormer.datasets.statistics import Moments, measure_moments, merge, summarize_sizes
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.files import hash_file
+from tpugraphs_polynormer.files import check_name, hash_file, sync, write_text
 
 DESCRIPTION_SUFFIX = ".shard.json"
 _logger = logging.getLogger(__name__)
@@ -101,15 +103,15 @@ def write_shard(
     try:
         description = _write_staged(staged, name, sources, checksums, kind, is_train, options)
         for suffix, path in staged.items():
+            sync(path)
             path.replace(folder / (name + suffix))
     finally:
         for path in staged.values():
             path.unlink(missing_ok=True)
     # The description is written last: its presence means that the two files are complete.
-    path = folder / f".{name}{DESCRIPTION_SUFFIX}.{token}.tmp"
     content = dataclasses.asdict(description)
-    path.write_text(json.dumps({"sha256": _hash_json(content), "description": content}))
-    path.replace(folder / (name + DESCRIPTION_SUFFIX))
+    text = json.dumps({"sha256": _hash_json(content), "description": content})
+    write_text(folder / (name + DESCRIPTION_SUFFIX), text, durable=True)
     return description
 
 
@@ -159,13 +161,13 @@ def _find_whole(
         found = read_description(folder, name)
     except DatasetError:
         return None
-    wanted = (FORMAT_VERSION, options.recorded(), dict(checksums))
-    if (found.format_version, found.options, found.sources) != wanted or (found.rejected and not options.skip_bad):
+    wanted = (name, FORMAT_VERSION, options.recorded(), dict(checksums))
+    if (found.shard.name, found.format_version, found.options, found.sources) != wanted or (
+        found.rejected and not options.skip_bad
+    ):
         return None
-    for suffix, checksum in shard_checksums(found.shard).items():
-        path = folder / (name + suffix)
-        if not path.is_file() or hash_file(path) != checksum:
-            return None
+    if any(compare_file(folder / (name + suffix), *wanted) for suffix, wanted in shard_files(found.shard).items()):
+        return None
     return found
 
 
@@ -185,6 +187,7 @@ def _write_staged(
     with staged[RECORD_SUFFIX].open("wb") as records, staged[CANDIDATE_SUFFIX].open("wb") as stream:
         for graph, path in sources.items():
             try:
+                check_name(graph, str(path))
                 archive, candidates = read_candidates(path, kind)
             except UserError as fault:
                 if not options.skip_bad:
@@ -221,6 +224,7 @@ def _write_staged(
             entries.append(entry)
             if is_train:
                 moments.append(measure_moments(archive.node_feat[kept], archive.node_opcode[kept]))
+    checksums_crc32c = append_checksums(staged[CANDIDATE_SUFFIX])
     return ShardDescription(
         format_version=FORMAT_VERSION,
         options=options.recorded(),
@@ -231,6 +235,7 @@ def _write_staged(
             record_sha256=hash_file(staged[RECORD_SUFFIX]),
             candidate_bytes=staged[CANDIDATE_SUFFIX].stat().st_size,
             candidate_sha256=hash_file(staged[CANDIDATE_SUFFIX]),
+            checksums_crc32c=checksums_crc32c,
             graphs=tuple(entries),
         ),
         moments=_plain(merge(moments)) if moments else None,

@@ -27,7 +27,7 @@ from tpugraphs_polynormer.download.sources import (
 )
 from tpugraphs_polynormer.download.unpack import unpack_archive
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.files import write_text
+from tpugraphs_polynormer.files import only_writer, write_text
 
 RECORDS_NAME = "downloads.json"
 _logger = logging.getLogger(__name__)
@@ -86,8 +86,9 @@ def download_files(
         if file not in pending:
             _logger.info("%s is already complete, skipped", out / file.path)
     _check_disk(pending, out, options)
-    for file in pending:
-        _download(file, out, records, options)
+    with only_writer(out):
+        for file in pending:
+            _download(file, out, records, options)
     return {file.path: records[file.path] for file in files}
 
 

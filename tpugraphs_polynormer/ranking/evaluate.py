@@ -15,7 +15,7 @@ from tpugraphs_polynormer.files import write_text
 from tpugraphs_polynormer.ranking.metrics import GraphMetrics, summarize
 from tpugraphs_polynormer.ranking.runs import expand_runs, label_runs, load_ranker, open_ranking_run
 from tpugraphs_polynormer.ranking.scorer import choose_candidates, evaluate_split
-from tpugraphs_polynormer.ranking.tables import format_number, format_table
+from tpugraphs_polynormer.ranking.tables import format_number, format_table, guard_cell
 from tpugraphs_polynormer.training.run_directory import RunError
 
 _SHOWN = ("opa", "tau", "tau_beyond_noise", "slowdown_1", "slowdown_5", "contest_score")
@@ -93,7 +93,7 @@ def format_csv(graphs: Sequence[GraphMetrics]) -> str:
     stream = io.StringIO()
     writer = csv.DictWriter(stream, [field.name for field in fields(GraphMetrics)], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(asdict(graph) for graph in graphs)
+    writer.writerows({key: guard_cell(value) for key, value in asdict(graph).items()} for graph in graphs)
     return stream.getvalue()
 
 

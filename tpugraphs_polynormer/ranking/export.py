@@ -25,6 +25,7 @@ import tensorflow_gnn as tfgnn
 
 from tpugraphs_polynormer.datasets.input_pipeline import graph_spec
 from tpugraphs_polynormer.datasets.reader import RankingDataset
+from tpugraphs_polynormer.files import sync
 from tpugraphs_polynormer.ranking.runs import load_ranker
 from tpugraphs_polynormer.ranking.task import RankingTask
 from tpugraphs_polynormer.training.run_directory import CONFIG_NAME, RunError
@@ -51,7 +52,10 @@ def export_ranker(run_dir: Path | str, data_dir: Path | str, output: Path | str)
             tf.saved_model.save(module, str(model), {"serving_default": module.serve}, options)
             (model / "assets.extra").mkdir()
             shutil.copyfile(Path(run_dir) / CONFIG_NAME, model / "assets.extra" / CONFIG_NAME)
+            for path in model.rglob("*"):
+                sync(path)
             os.replace(model, output)
+            sync(output.parent)
     except OSError as fault:
         raise RunError(f"{output}: cannot be written ({fault.strerror}); choose another --output") from None
     return output

@@ -14,7 +14,7 @@ from tpugraphs_polynormer.datasets.manifest import (
     FORMAT_VERSION,
     MANIFEST_NAME,
     Manifest,
-    write_json,
+    write_manifest,
 )
 from tpugraphs_polynormer.datasets.reader import RankingDataset
 from tpugraphs_polynormer.datasets.shards import PreprocessOptions, describe_split, write_shard
@@ -139,5 +139,5 @@ def _make_dataset(folder: Path, collection: str, arrays: dict[str, np.ndarray]) 
         num_rejected=0,
         excluded={},
     )
-    write_json(folder / MANIFEST_NAME, manifest)
+    write_manifest(folder / MANIFEST_NAME, manifest)
     return RankingDataset(folder)

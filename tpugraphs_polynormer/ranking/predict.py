@@ -13,17 +13,17 @@ from scipy.stats import rankdata
 from tqdm import tqdm
 
 from tpugraphs_polynormer.catalog import find_collection
+from tpugraphs_polynormer.checksums import CHECKSUMS_NAME, write_checksums
 from tpugraphs_polynormer.config.loader import dump_config
 from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME, DatasetError
 from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit
-from tpugraphs_polynormer.files import hash_file, write_text
-from tpugraphs_polynormer.ranking.runs import checkpoint_path, group_runs, load_ranker
-from tpugraphs_polynormer.ranking.submission import prediction_path, read_prediction, write_prediction
+from tpugraphs_polynormer.files import hash_file, only_writer, write_text
+from tpugraphs_polynormer.ranking.runs import checkpoint_path, group_runs, hash_weights, load_ranker
+from tpugraphs_polynormer.ranking.submission import RECIPE_NAME, prediction_path, read_prediction, write_prediction
 from tpugraphs_polynormer.ranking.submission_rules import SubmissionError
 from tpugraphs_polynormer.ranking.task import open_collection
 from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
 
-RECIPE_NAME = "recipe.json"
 AVERAGES = ("rank", "score")
 
 
@@ -98,6 +98,15 @@ class PredictionPlan:
         """The graphs without a finished prediction."""
         return [task for task in self.tasks if not self.is_done(task)]
 
+    def list_checksums(self, scored: Sequence[PendingGraph]) -> None:
+        """Writes checksums.json beside the predictions of each collection, once all are there; see `verify`."""
+        for collection in self.runs:
+            folder = Path(self.output) / find_collection(collection).folder
+            if (folder / CHECKSUMS_NAME).exists() and not any(task.collection == collection for task in scored):
+                continue  # listed before, and nothing has changed
+            paths = [prediction_path(self.output, task.id) for task in self.tasks if task.collection == collection]
+            write_checksums(folder, [*paths, folder / RECIPE_NAME])
+
     def open_split(self, collection: str) -> RankingSplit:
         """The split of a collection that is predicted."""
         return RankingDataset(Path(self.data_dir) / find_collection(collection).folder).split(self.split)
@@ -135,11 +144,13 @@ def plan_predictions(
 
 def predict(plan: PredictionPlan) -> int:
     """Writes the missing predictions and returns their number. After a kill, the same call resumes."""
-    pending = plan.pending()
-    with tqdm(total=len(pending), desc="predict", unit="graph", disable=None) as progress:
-        for task, scores in _score(plan, pending):
-            write_prediction(plan.output, task.id, scores)
-            progress.update()
+    with only_writer(plan.output):
+        pending = plan.pending()
+        with tqdm(total=len(pending), desc="predict", unit="graph", disable=None) as progress:
+            for task, scores in _score(plan, pending):
+                write_prediction(plan.output, task.id, scores)
+                progress.update()
+        plan.list_checksums(pending)
     return len(pending)
 
 
@@ -156,9 +167,9 @@ def _describe(runs: Sequence[RunDirectory], collection: RankingDataset, split: s
     """The recipe of a collection's predictions: everything they depend on, without paths."""
     weights = []
     for run in runs:
-        prefix = Path(checkpoint_path(run))
-        files = sorted(prefix.parent.glob(f"{prefix.name}.*"))
-        weights.append({"config": dump_config(run.config), "sha256": {path.name: hash_file(path) for path in files}})
+        prefix = checkpoint_path(run)
+        epochs = int(prefix.rsplit("-", 1)[1])  # decide the phase in which the model computes
+        weights.append({"config": dump_config(run.config), "epochs": epochs, "sha256": hash_weights(prefix)})
     how = {"split": split, "average": average if len(runs) > 1 else None}
     return {**how, "dataset_sha256": hash_file(collection.folder / MANIFEST_NAME), "runs": weights}
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 
 from tpugraphs_polynormer.config.schema import RankingConfig
 from tpugraphs_polynormer.datasets.manifest import parse_record
 from tpugraphs_polynormer.datasets.reader import RankingDataset
 from tpugraphs_polynormer.ranking.task import (
-    FACTS_NAME,
     DatasetFacts,
     RankingTask,
     open_collection,
 )
-from tpugraphs_polynormer.training.run_directory import CONFIG_NAME, RunDirectory, RunError
+from tpugraphs_polynormer.training.run_directory import CONFIG_NAME, FACTS_NAME, RunDirectory, RunError
 from tpugraphs_polynormer.training.trainer import restore_best
 
 
@@ -57,6 +58,25 @@ def checkpoint_path(run: RunDirectory) -> str:
     if path is None:
         raise RunError(f"{folder}: no checkpoint, expected that of the best epoch; run `tpugraphs train` first")
     return path
+
+
+def hash_weights(prefix: str) -> str:
+    """The sha256 of a checkpoint's weights: not of its file, which counts how often TensorFlow has saved one.
+
+    The optimizer's state and integers (dropout's calls, steps) change no score and are left out.
+    """
+    try:
+        reader = tf.train.load_checkpoint(prefix)
+        digest = hashlib.sha256()
+        for name, dtype in sorted(reader.get_variable_to_dtype_map().items()):
+            if name.startswith("model/") and dtype.is_floating:
+                values = reader.get_tensor(name)
+                digest.update(f"{name} {values.dtype} {values.shape}\n".encode())
+                digest.update(np.ascontiguousarray(values).tobytes())
+    except (tf.errors.OpError, RuntimeError, ValueError) as fault:
+        reason = (str(fault).strip() or repr(fault)).splitlines()[0]
+        raise RunError(f"{prefix}: a damaged checkpoint ({reason:.200}); train again, in a new run directory") from None
+    return digest.hexdigest()
 
 
 def expand_runs(run_dirs: Sequence[Path | str]) -> list[Path]:

@@ -13,21 +13,21 @@ from __future__ import annotations
 
 import re
 import statistics
-import zipfile
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from tpugraphs_polynormer.archives.npz import read_shapes
+from tpugraphs_polynormer.archives.npz import ArchiveError, read_arrays, read_shapes
 from tpugraphs_polynormer.archives.writer import write_npz
 from tpugraphs_polynormer.catalog import COLLECTIONS
-from tpugraphs_polynormer.files import write_text
+from tpugraphs_polynormer.files import check_name, write_text
 from tpugraphs_polynormer.ranking.metrics import layout_contest_score, rank_candidates, tile_contest_score, true_costs
 from tpugraphs_polynormer.ranking.random_baseline import expected_contest_score
 from tpugraphs_polynormer.ranking.submission_check import HEADER, read_submission
 from tpugraphs_polynormer.ranking.submission_rules import ExpectedRow, Faults, SubmissionError
+
+RECIPE_NAME = "recipe.json"  # in a folder of predictions: what they were made of
 
 
 def expected_rows(data_dir: Path | str) -> list[ExpectedRow]:
@@ -39,7 +39,7 @@ def expected_rows(data_dir: Path | str) -> list[ExpectedRow]:
     rows = []
     for collection in COLLECTIONS.values():
         for path in _sorted_archives(root / collection.folder / "test"):
-            graph = path.name.removesuffix(".npz")
+            graph = check_name(path.name.removesuffix(".npz"), str(path))
             if re.search(r'[,"\r\n]', graph):
                 raise SubmissionError(
                     f"{path}: a comma, quote or line break in the name cannot be put in an ID; rename it"
@@ -67,7 +67,7 @@ def write_prediction(predictions_dir: Path | str, row_id: str, scores: np.ndarra
 def prediction_path(predictions_dir: Path | str, row_id: str) -> Path:
     """The path of the prediction file of an ID."""
     row = ExpectedRow(row_id, 0)
-    return Path(predictions_dir) / row.collection.folder / f"{row.graph}.npz"
+    return Path(predictions_dir) / row.collection.folder / f"{check_name(row.graph, row_id)}.npz"
 
 
 def read_prediction(path: Path | str) -> tuple[np.ndarray, np.ndarray]:
@@ -111,7 +111,7 @@ def write_submission(path: Path | str, rankings: Mapping[str, np.ndarray], expec
     faults.raise_if_any(f"{path}: not written")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, "\n".join(lines) + "\n")
+        write_text(path, "\n".join(lines) + "\n", durable=True)
     except OSError as fault:
         raise SubmissionError(f"{path}: cannot be written ({fault.strerror})") from None
 
@@ -124,7 +124,9 @@ def score_submission(path: Path | str, truth_dir: Path | str, expected: Sequence
     rankings = read_submission(path, expected)
     scores: dict[str, list[float]] = {}
     for row in expected:
-        costs = _read_costs(Path(truth_dir) / row.collection.folder / "test" / f"{row.graph}.npz", row)
+        costs = _read_costs(
+            Path(truth_dir) / row.collection.folder / "test" / f"{check_name(row.graph, row.id)}.npz", row
+        )
         score = tile_contest_score if row.collection.kind == "tile" else layout_contest_score
         scores.setdefault(row.collection.id, []).append(score(costs, rankings[row.id]))
     return _average(scores)
@@ -159,18 +161,9 @@ def _read_costs(path: Path, row: ExpectedRow) -> np.ndarray:
 
 def _read_arrays(path: Path, *keys: str) -> list[np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as archive:  # of a .npy file: AttributeError in Python 3.10
-            return [archive[key] for key in keys]
-    except FileNotFoundError:
-        raise SubmissionError(f"{path}: found nothing, expected an archive with {', '.join(keys)}") from None
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        LookupError,
-        EOFError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as fault:
-        raise SubmissionError(f"{path}: expected an archive with {', '.join(keys)}, but {fault}") from None
+        return read_arrays(path, *keys)
+    except ArchiveError as fault:
+        if not path.exists():
+            raise SubmissionError(f"{path}: found nothing, expected an archive with {', '.join(keys)}") from None
+        found = f"{fault.key}: found {fault.found}, expected {fault.expected}"
+        raise SubmissionError(f"{path}: expected an archive with {', '.join(keys)}, but {found}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -18,3 +19,8 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def format_number(value: float | None) -> str:
     """The number with four decimals; a dash for None."""
     return "-" if value is None else f"{value:.4f}"
+
+
+def guard_cell(value: Any) -> Any:
+    """A cell of a csv file for people: text that a spreadsheet would compute as a formula gets a quote in front."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

@@ -30,11 +30,9 @@ from tpugraphs_polynormer.ranking.metrics import summarize
 from tpugraphs_polynormer.ranking.scorer import Scorer, choose_candidates, evaluate_split
 from tpugraphs_polynormer.training.distribution import is_chief
 from tpugraphs_polynormer.training.losses import build_loss
-from tpugraphs_polynormer.training.run_directory import RunDirectory
+from tpugraphs_polynormer.training.run_directory import FACTS_NAME, RunDirectory
 from tpugraphs_polynormer.training.task import Metrics, plan_phases
 from tpugraphs_polynormer.training.trainer import train_many, train_run
-
-FACTS_NAME = "dataset.json"
 
 
 @dataclass(frozen=True)
@@ -131,9 +129,9 @@ class RankingTask:
 
     def _create_variables(self) -> None:
         """Runs the model once on two candidates: optimizers and checkpoints need all variables before training."""
-        for name in self.collection.manifest.splits:
-            split = self.collection.split(name)
-            if len(split):
+        for name, entry in self.collection.manifest.splits.items():
+            if entry.num_graphs:
+                split = self.collection.split(name)
                 block = next(iterate_blocks(self.collection, split, 0, 2, np.zeros(1, np.int64)))
                 self.model(block.graph, training=False)
                 return

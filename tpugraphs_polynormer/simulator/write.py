@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import multiprocessing
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
@@ -17,11 +18,12 @@ from tqdm import tqdm
 from tpugraphs_polynormer.archives.writer import Blocks, write_archive, write_npz
 from tpugraphs_polynormer.catalog import COLLECTIONS, NUM_LAYOUT_FEATURES, SPLITS
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.files import write_text
+from tpugraphs_polynormer.files import only_writer, write_text
 from tpugraphs_polynormer.hlo.choices import Choices, enumerate_choices
 from tpugraphs_polynormer.hlo.features import ModuleArrays, featurize_module
 from tpugraphs_polynormer.hlo.module import Module
 from tpugraphs_polynormer.hlo.sampling import gather_layouts
+from tpugraphs_polynormer.process import end_with_process
 from tpugraphs_polynormer.simulator.costs import LayoutCosts, measure
 from tpugraphs_polynormer.simulator.programs import SOURCES, draw_program
 from tpugraphs_polynormer.simulator.scales import SCALES, Scale, draw_count
@@ -61,6 +63,7 @@ def simulate(
     finished = _open_journal(out, scale, seed)
     pending = [graph for graph in graphs if graph not in finished]
     with (
+        only_writer(out),
         (out / JOURNAL_NAME).open("a") as journal,
         tqdm(
             total=len(graphs), initial=len(graphs) - len(pending), desc=f"simulate {scale}", unit="graph", disable=None
@@ -112,7 +115,8 @@ def _run(out: Path, scale: str, seed: int, graphs: Sequence[Graph], num_workers:
     if num_workers == 1:
         yield from ((graph, _simulate_one(out, scale, seed, graph)) for graph in graphs)
         return
-    with ProcessPoolExecutor(num_workers, multiprocessing.get_context("spawn")) as pool:
+    end = {"initializer": end_with_process, "initargs": (os.getpid(),)}  # a killed parent cannot end its pool
+    with ProcessPoolExecutor(num_workers, multiprocessing.get_context("spawn"), **end) as pool:
         try:
             futures = {pool.submit(_simulate_one, out, scale, seed, graph): graph for graph in graphs}
             for future in as_completed(futures):

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tpugraphs_polynormer.checksums import write_checksums
 from tpugraphs_polynormer.config.loader import ConfigError, config_differences, dump_config
 from tpugraphs_polynormer.config.schema import Config, load_config
 from tpugraphs_polynormer.errors import UserError
@@ -19,6 +20,8 @@ from tpugraphs_polynormer.files import write_text
 
 CONFIG_NAME = "config.yaml"
 METRICS_NAME = "metrics.jsonl"
+RESULT_NAME = "result.json"
+FACTS_NAME = "dataset.json"  # what a ranking run keeps of its data
 
 
 class RunError(UserError):
@@ -96,11 +99,25 @@ class RunDirectory:
 
     def write_json(self, name: str, value: Any) -> None:
         """Writes a JSON file of the run."""
-        write_text(self.path / name, json.dumps(value, indent=1) + "\n")
+        write_text(self.path / name, _dump_json(value))
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Writes result.json, by which a run counts as finished, after checksums.json of it and all other files."""
+        kept = [path for path in self.path.glob("*.*") if path.name in (CONFIG_NAME, METRICS_NAME, FACTS_NAME)]
+        checkpoints = [path for path in self.path.glob("checkpoints/**/*") if path.is_file()]
+        write_checksums(self.path, [*kept, *checkpoints], {RESULT_NAME: _dump_json(result)})
+        write_text(self.path / RESULT_NAME, _dump_json(result), durable=True)
 
     def read_json(self, name: str) -> Any:
         """The value of a JSON file of the run."""
         path = self.path / name
         if not path.is_file():
             raise RunError(f"{path}: not found; let the stage that writes it finish")
-        return json.loads(path.read_text())
+        try:
+            return json.loads(path.read_text())
+        except (OSError, ValueError, RecursionError) as fault:
+            raise RunError(f"{path}: not readable ({fault}); train again, in a new run directory") from None
+
+
+def _dump_json(value: Any) -> str:
+    return json.dumps(value, indent=1) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
@@ -14,14 +15,14 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.files import only_writer
 from tpugraphs_polynormer.training.checkpoints import Checkpoints
 from tpugraphs_polynormer.training.distribution import is_chief, wait_for_workers
 from tpugraphs_polynormer.training.event_log import EventLog
 from tpugraphs_polynormer.training.optimizers import build_optimizer
-from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
+from tpugraphs_polynormer.training.run_directory import RESULT_NAME, RunDirectory, RunError
 from tpugraphs_polynormer.training.task import Task, locate_phase
 
-RESULT_NAME = "result.json"
 SUMMARY_NAME = "summary.json"
 FORMAT_VERSION = 1
 _LOG_SECONDS = 10  # minimum time between two log lines of a phase
@@ -102,7 +103,7 @@ class Trainer:
         best = best_record(self._records, across_phases=self.task.selects_across_phases)
         result = {"format_version": FORMAT_VERSION, "task": self.task.config.task, "best": best, "epochs": epoch}
         if self._writes:
-            self.run.write_json(RESULT_NAME, result)
+            self.run.finish(result)
         return result
 
     def restore_best(self) -> str:
@@ -227,9 +228,11 @@ def train_run(
     if (run.path / RESULT_NAME).exists():
         _logger.info("%s: already trained", run.path)
         return run.read_json(RESULT_NAME)
-    with (strategy or tf.distribute.get_strategy()).scope():
-        task = make_task()
-    return Trainer(task, run, strategy=strategy).train()
+    strategy = strategy or tf.distribute.get_strategy()
+    with only_writer(run.path) if is_chief(strategy) else contextlib.nullcontext():
+        with strategy.scope():
+            task = make_task()
+        return Trainer(task, run, strategy=strategy).train()
 
 
 def train_many(

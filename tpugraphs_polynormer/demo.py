@@ -121,11 +121,17 @@ class _Demo:
         if not path.exists():
             self._make_folders()
             return []
-        progress = json.loads(path.read_text())
-        found, wanted = (progress["seed"], progress["scale"]), (self._seed, self._scale)
+        try:
+            progress = json.loads(path.read_text(encoding="utf-8"))
+            found, done = (progress["seed"], progress["scale"]), list(progress["done"])
+        except (ValueError, LookupError, TypeError):
+            raise UserError(
+                f"{path}: not the progress of a demo; remove {self.out}, or choose another --output"
+            ) from None
+        wanted = (self._seed, self._scale)
         if found != wanted:
             raise UserError(f"{self.out}: a demo with seed {found[0]} at scale {found[1]}; choose another --output")
-        return progress["done"]
+        return done
 
     def _make_folders(self) -> None:
         try:

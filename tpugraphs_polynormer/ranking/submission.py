@@ -15,29 +15,33 @@ import re
 import statistics
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from tpugraphs_polynormer.archives.npz import read_shapes
 from tpugraphs_polynormer.archives.writer import write_npz
-from tpugraphs_polynormer.catalog import COLLECTIONS
+from tpugraphs_polynormer.catalog import COLLECTIONS, Collection
 from tpugraphs_polynormer.files import write_text
 from tpugraphs_polynormer.ranking.metrics import layout_contest_score, rank_candidates, tile_contest_score, true_costs
 from tpugraphs_polynormer.ranking.submission_check import HEADER, read_submission
 from tpugraphs_polynormer.ranking.submission_rules import ExpectedRow, Faults, SubmissionError
 
 
-def expected_rows(data_dir: Path | str) -> list[ExpectedRow]:
-    """The rows for the test split of `<data_dir>/npz`: collections in catalog order, graphs by name.
+def expected_rows(data_dir: Path | str, collections: Sequence[str] | None = None) -> list[ExpectedRow]:
+    """The rows for the test split of `<data_dir>/npz`: collections in catalog order (None: all), graphs by name.
 
-    A collection without test graphs has no rows. Only the headers of the archives are read.
+    A collection without test graphs has no rows; one that is asked for by name must have some. Only the headers of the
+    archives are read.
     """
     root = Path(data_dir) / "npz"
     rows = []
-    for collection in COLLECTIONS.values():
-        for path in _sorted_archives(root / collection.folder / "test"):
+    for collection in _choose(collections):
+        paths = _sorted_archives(root / collection.folder / "test")
+        if collections is not None and not paths:
+            raise SubmissionError(f"{root / collection.folder / 'test'}: found no *.npz; leave {collection.id} out")
+        for path in paths:
             graph = path.name.removesuffix(".npz")
             if re.search(r'[,"\r\n]', graph):
                 raise SubmissionError(
@@ -75,10 +79,10 @@ def read_prediction(path: Path | str) -> tuple[np.ndarray, np.ndarray]:
     return ranking, scores
 
 
-def read_rankings(predictions_dir: Path | str) -> dict[str, np.ndarray]:
-    """Every ranking below a predictions folder, by ID."""
+def read_rankings(predictions_dir: Path | str, collections: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    """Every ranking below a predictions folder, of some collections (None: all), by ID."""
     rankings = {}
-    for collection in COLLECTIONS.values():
+    for collection in _choose(collections):
         for path in _sorted_archives(Path(predictions_dir) / collection.folder):
             (ranking,) = _read_arrays(path, "ranking")
             rankings[f"{collection.id}:{path.name.removesuffix('.npz')}"] = ranking
@@ -92,6 +96,7 @@ def write_submission(path: Path | str, rankings: Mapping[str, np.ndarray], expec
     path = Path(path)
     faults = Faults()
     known = {row.id for row in expected}
+    _check_collections(path, rankings, expected)
     for row_id in rankings:
         if row_id not in known:
             faults.add("foreign", row_id, None, "a ranking", "none: the test split has no such graph")
@@ -130,7 +135,32 @@ def score_submission(path: Path | str, truth_dir: Path | str, expected: Sequence
     return means | {"mean": statistics.fmean(means.values())}
 
 
-def _sorted_archives(folder: Path) -> Iterable[Path]:
+def _choose(collections: Sequence[str] | None) -> list[Collection]:
+    """The collections of these ids in catalog order; None means all."""
+    return [each for each in COLLECTIONS.values() if collections is None or each.id in collections]
+
+
+def _check_collections(path: Path, rankings: Mapping[str, np.ndarray], expected: Sequence[ExpectedRow]) -> None:
+    """Raises in one line what would otherwise be a line per graph: other data, or collections without any ranking."""
+    known = [row.id for row in expected if row.id in rankings]
+    if rankings and not known:
+        first = next(iter(rankings))
+        raise SubmissionError(
+            f"{path}: not written: none of the {len(rankings)} predicted graphs is a test graph of --archives: the "
+            f"predictions are of other data or of another split (found {first}, expected such as {expected[0].id})"
+        )
+    wanted = dict.fromkeys(row.collection.id for row in expected)
+    predicted = {ExpectedRow(row_id, 0).collection.id for row_id in rankings}
+    missing = [name for name in wanted if name not in predicted]
+    if missing:
+        have = " ".join(name for name in wanted if name in predicted)
+        raise SubmissionError(
+            f"{path}: not written: no predictions for {', '.join(missing)}; predict them too, or write a csv of the "
+            f"others alone with --collections {have}"
+        )
+
+
+def _sorted_archives(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.npz"), key=lambda path: path.name)
 
 

@@ -36,6 +36,17 @@ def _load_own_config(path: Path) -> Config:
         ) from None
 
 
+def _explain_missing(path: Path) -> str:
+    """Why a path is no run directory, with the usual cause first."""
+    if not path.is_dir():
+        return f"{path}: found {'a file' if path.exists() else 'nothing'}, expected a run directory; check the path"
+    runs = sorted(each.parent.name for each in path.glob(f"*/{CONFIG_NAME}"))
+    if runs:
+        shown = ", ".join(runs[:5]) + (f" and {len(runs) - 5} more" if len(runs) > 5 else "")
+        return f"{path}: no {CONFIG_NAME} in it, but runs in its folders ({shown}); name them, such as {path / runs[0]}"
+    return f"{path}: no {CONFIG_NAME} in it, expected a run directory; check the path, or run `tpugraphs train` first"
+
+
 class RunDirectory:
     """One training run on disk."""
 
@@ -65,7 +76,7 @@ class RunDirectory:
         """Opens an existing run with the config it holds."""
         path = Path(path)
         if not (path / CONFIG_NAME).is_file():
-            raise RunError(f"{path}: no {CONFIG_NAME} in it, expected a run directory; run `tpugraphs train` first")
+            raise RunError(_explain_missing(path))
         return RunDirectory(path, _load_own_config(path))
 
     def read_metrics(self) -> list[dict[str, Any]]:
@@ -73,11 +84,13 @@ class RunDirectory:
         path = self.path / METRICS_NAME
         lines = path.read_text().splitlines() if path.exists() else []
         records = []
-        for line in lines:
+        for number, line in enumerate(lines, start=1):
             try:
                 records.append(json.loads(line))
             except ValueError:
                 break
+            if not isinstance(records[-1], dict) or not {"epoch", "phase", "metrics", "selection"} <= set(records[-1]):
+                raise RunError(f"{path}: line {number}: not a record of an epoch; train again, in a new run directory")
         return records
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
@@ -99,4 +112,7 @@ class RunDirectory:
         path = self.path / name
         if not path.is_file():
             raise RunError(f"{path}: not found; let the stage that writes it finish")
-        return json.loads(path.read_text())
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as fault:
+            raise RunError(f"{path}: not readable JSON ({fault}); train again, in a new run directory") from None

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "tpugraphs_polynormer"
 
 # A module may import, at its top, from its own line or from lines above. A folder stands for all its modules but those
-# named apart; within a line there are no cycles. "" is the package itself, whose __init__ imports no more than `exports`.
+# named apart; within a line there are no cycles. "" is the package itself, whose __init__ imports only `exports`.
 LAYERS = (
     (
         "",
@@ -21,6 +21,7 @@ LAYERS = (
         "errors",
         "exports",
         "process",
+        "progress",
     ),
     (
         "catalog",

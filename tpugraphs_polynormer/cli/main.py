@@ -11,11 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from tpugraphs_polynormer import __version__
 from tpugraphs_polynormer.cli import data, nodes, ranking, train
 from tpugraphs_polynormer.cli.options import add_seed, check_output_folder
 from tpugraphs_polynormer.cli.parser import HelpFormatter, StageParser, add_stage, describe_stages
 from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.process import Terminated, interrupted_by_sigterm
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,18 +27,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser()
     if "_ARGCOMPLETE" in os.environ:  # the shell asks how the command line can be completed
         importlib.import_module("argcomplete").autocomplete(parser)
-    args, args.beam_arguments = parser.parse_known_args(argv)
+    try:
+        args, args.beam_arguments = parser.parse_known_args(argv)
+        if args.beam_arguments and not args.takes_beam_arguments:
+            parser.error(f"{args.stage}: unrecognized arguments: {' '.join(args.beam_arguments)}")
+    except SystemExit as ended:  # an error that was told, or --help
+        return ended.code
     if args.stage is None:
         parser.print_help()
         return 0
-    if args.beam_arguments and not args.takes_beam_arguments:
-        parser.error(f"{args.stage}: unrecognized arguments: {' '.join(args.beam_arguments)}")
-    logging.basicConfig(
-        level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s", handlers=[_StderrHandler()], force=True
-    )
-    logging.getLogger("tpugraphs_polynormer").setLevel(args.log_level)
+    _start_logging(args.log_level)
     try:
-        args.run(args)
+        with interrupted_by_sigterm():
+            args.run(args)
     except UserError as error:
         return _fail(args.stage, str(error))
     except BrokenPipeError:  # the reader of a pipe (head, less) went away: not an error of ours
@@ -45,10 +49,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(args.stage, f"{error.filename or 'a file'}: {error.strerror or error}; {advice}")
     except MemoryError:
         return _fail(args.stage, "not enough memory; close other programs, or ask for fewer candidates at once")
-    except KeyboardInterrupt:
-        print(f"tpugraphs {args.stage}: interrupted", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as interrupt:
+        print(f"tpugraphs {args.stage}: interrupted; run the same command again to continue", file=sys.stderr)
+        return 143 if isinstance(interrupt, Terminated) else 130
     return 0
+
+
+def _start_logging(level: str) -> None:
+    """Our own lines go to the terminal even while a Beam job has moved stderr; those of other packages do not."""
+    handlers = [_StderrHandler(), logging.StreamHandler(sys.stderr)]
+    handlers[0].addFilter(_is_own)
+    handlers[1].addFilter(lambda record: not _is_own(record))
+    form = "%(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.ERROR, format=form, handlers=handlers, force=True)
+    logging.getLogger("tpugraphs_polynormer").setLevel(level)
+
+
+def _is_own(record: logging.LogRecord) -> bool:
+    return record.name.startswith("tpugraphs_polynormer")
 
 
 def _fail(stage: str, message: str) -> int:
@@ -57,7 +75,11 @@ def _fail(stage: str, message: str) -> int:
 
 
 class _StderrHandler(logging.StreamHandler):
-    """Writes to what sys.stderr is at that moment: a Beam job moves it while it runs."""
+    """Writes to what sys.stderr is at that moment, which a Beam job moves while it runs, above the progress bars."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with tqdm.external_write_mode(file=sys.stderr):
+            super().emit(record)
 
     @property
     def stream(self) -> Any:
@@ -85,7 +107,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="how much is told on stderr",
     )
     parser.set_defaults(takes_beam_arguments=False)
-    stages = parser.add_subparsers(dest="stage", metavar="STAGE", help=argparse.SUPPRESS)
+    stages = parser.add_subparsers(dest="stage", metavar="STAGE", prog="tpugraphs", help=argparse.SUPPRESS)
     _add_demo(stages)
     groups, told = [("first", _described(stages))], {"demo"}
     for module in (data, train, ranking, nodes):

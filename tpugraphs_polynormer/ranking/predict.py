@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
-from tqdm import tqdm
 
 from tpugraphs_polynormer.catalog import find_collection
 from tpugraphs_polynormer.config.loader import dump_config
 from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME, DatasetError
 from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit
 from tpugraphs_polynormer.files import hash_file, write_text
+from tpugraphs_polynormer.progress import Progress
 from tpugraphs_polynormer.ranking.runs import checkpoint_path, group_runs, load_ranker
 from tpugraphs_polynormer.ranking.submission import prediction_path, read_prediction, write_prediction
 from tpugraphs_polynormer.ranking.submission_rules import SubmissionError
@@ -127,7 +127,7 @@ def plan_predictions(
 def predict(plan: PredictionPlan) -> int:
     """Scores what is pending, graph by graph; returns how many were. Killed, it goes on where it stopped."""
     pending = plan.pending()
-    with tqdm(total=len(pending), desc="predict", unit="graph", disable=None) as progress:
+    with Progress(len(pending), "predict", "graph") as progress:
         for task, scores in _score(plan, pending):
             write_prediction(plan.output, task.id, scores)
             progress.update()

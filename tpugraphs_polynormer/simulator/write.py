@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from tpugraphs_polynormer.archives.writer import Blocks, write_archive, write_npz
 from tpugraphs_polynormer.catalog import COLLECTIONS, NUM_LAYOUT_FEATURES, SPLITS
@@ -22,6 +21,7 @@ from tpugraphs_polynormer.hlo.choices import Choices, enumerate_choices
 from tpugraphs_polynormer.hlo.features import ModuleArrays, featurize_module
 from tpugraphs_polynormer.hlo.module import Module
 from tpugraphs_polynormer.hlo.sampling import gather_layouts
+from tpugraphs_polynormer.progress import Progress
 from tpugraphs_polynormer.simulator.costs import LayoutCosts, measure
 from tpugraphs_polynormer.simulator.programs import SOURCES, draw_program
 from tpugraphs_polynormer.simulator.scales import SCALES, Scale, draw_count
@@ -62,9 +62,7 @@ def simulate(
     pending = [graph for graph in graphs if graph not in finished]
     with (
         (out / JOURNAL_NAME).open("a") as journal,
-        tqdm(
-            total=len(graphs), initial=len(graphs) - len(pending), desc=f"simulate {scale}", unit="graph", disable=None
-        ) as progress,
+        Progress(len(graphs), f"simulate {scale}", "graph", done=len(graphs) - len(pending)) as progress,
     ):
         for graph, candidates in _run(out, scale, seed, pending, num_workers):
             finished[graph] = candidates

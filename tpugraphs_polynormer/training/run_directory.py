@@ -7,7 +7,9 @@ after the last checkpoint is dropped on resume, because it will be computed agai
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from tpugraphs_polynormer.files import write_text
 
 CONFIG_NAME = "config.yaml"
 METRICS_NAME = "metrics.jsonl"
+RESULT_NAME = "result.json"
+_logger = logging.getLogger(__name__)
 
 
 class RunError(UserError):
@@ -34,6 +38,14 @@ def _load_own_config(path: Path) -> Config:
             f"{path}: this version cannot read its {CONFIG_NAME} ({fault}); train again in a new run "
             "directory: tpugraphs train"
         ) from None
+
+
+def _is_extension(present: Config, wanted: Config) -> bool:
+    """Whether the wanted config only has more epochs of the last phase, which the present one has some of."""
+    epochs = present.training.epochs
+    if not 0 < epochs < wanted.training.epochs:
+        return False
+    return dataclasses.replace(wanted, training=dataclasses.replace(wanted.training, epochs=epochs)) == present
 
 
 def _explain_missing(path: Path) -> str:
@@ -56,13 +68,25 @@ class RunDirectory:
 
     @staticmethod
     def start(path: Path | str, config: Config) -> RunDirectory:
-        """Opens a new or an unfinished run; refuses one of a different config, naming the fields that differ."""
+        """Opens a new or an unfinished run; refuses one of a different config, naming the fields that differ.
+
+        A larger training.epochs extends a run: its result is removed, and training continues from the last checkpoint.
+        """
         path = Path(path)
         path.mkdir(parents=True, exist_ok=True)
         target = path / CONFIG_NAME
         if target.exists():
-            differences = config_differences(_load_own_config(path), config)
-            if differences:
+            present = _load_own_config(path)
+            differences = config_differences(present, config)
+            if differences and _is_extension(present, config):
+                (path / RESULT_NAME).unlink(missing_ok=True)  # first: killed here, the run only is not finished
+                write_text(target, dump_config(config))
+                _logger.info(
+                    "%s: extended from %d to %d epochs; the learning rate's schedule is computed anew, so the weights "
+                    "are not those of a run of that length from the start",
+                    *(path, present.training.epochs, config.training.epochs),
+                )
+            elif differences:
                 raise RunError(
                     f"{path}: this run was started with another config: {'; '.join(differences)} "
                     "(there != here); use the same settings, or another run directory"
@@ -89,7 +113,7 @@ class RunDirectory:
                 records.append(json.loads(line))
             except ValueError:
                 break
-            if not isinstance(records[-1], dict) or not {"epoch", "phase", "metrics", "selection"} <= set(records[-1]):
+            if not isinstance(records[-1], dict) or "epoch" not in records[-1]:
                 raise RunError(f"{path}: line {number}: not a record of an epoch; train again, in a new run directory")
         return records
 

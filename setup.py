@@ -42,6 +42,7 @@ setup(
             "ruff>=0.9,<0.18",
             "psutil>=5.9,<8",
         ],
+        "completion": ["argcomplete>=3,<4"],  # eval "$(register-python-argcomplete tpugraphs)"
         "dask": ["apache-beam[dask]>=2.77,<2.78"],
         "jax": ["jax>=0.6,<0.11", "flatbuffers>=24,<26"],
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],

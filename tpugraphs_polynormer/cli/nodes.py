@@ -32,7 +32,9 @@ def _add_benchmark(stages: argparse._SubParsersAction) -> None:
         ],
     )
     which = benchmark.add_mutually_exclusive_group(required=True)
-    which.add_argument("--name", choices=BENCHMARKS, metavar="NAME", help="data set to train and test on")
+    which.add_argument(
+        "--name", choices=BENCHMARKS, metavar="NAME", help="data set to train and test on; needed without --list"
+    )
     which.add_argument("--list", action="store_true", help="print which data sets are present")
     benchmark.add_argument("--files", type=Path, required=True, metavar="DIR", help="folder of the downloaded files")
     benchmark.add_argument(

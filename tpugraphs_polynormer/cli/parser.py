@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -26,11 +27,17 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         text = action.help or ""
         if action.choices and action.metavar:
             text += f" (one of: {', '.join(map(str, action.choices))})"
-        has_default = action.default not in (None, False, argparse.SUPPRESS, [])
+        has_default = not (
+            action.default is None or action.default is False or action.default in (argparse.SUPPRESS, [])
+        )
         if has_default and "default:" not in text and (action.option_strings or action.nargs == "?"):
             shown = "all" if action.choices and action.default == list(action.choices) else "%(default)s"
             text += f" (default: {shown})"
         return text
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        """Lines that do not break names such as amazon-photo at the hyphen."""
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
 def add_stage(

@@ -54,6 +54,7 @@ setup(
             "psutil>=5.9,<8",
             "playwright>=1.60,<2",  # drives an installed browser; `make browser` installs one
         ],
+        "completion": ["argcomplete>=3,<4"],  # eval "$(register-python-argcomplete tpugraphs)"
         "dask": ["apache-beam[dask]>=2.77,<2.78"],
         "jax": ["jax>=0.6,<0.11", "flatbuffers>=24,<26"],
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],

@@ -23,6 +23,7 @@ LAYERS = (
         "errors",
         "exports",
         "process",
+        "progress",
     ),
     (
         "catalog",

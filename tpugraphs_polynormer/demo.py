@@ -6,26 +6,43 @@ the finished stages; a rerun resumes after them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tpugraphs_polynormer.catalog import COLLECTIONS
 from tpugraphs_polynormer.config.loader import find_config
+from tpugraphs_polynormer.config.schema import load_config
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import write_text
+from tpugraphs_polynormer.process import end_with_parent
+from tpugraphs_polynormer.progress import Progress, format_seconds
 from tpugraphs_polynormer.ranking.submission import expected_rows, score_random_rankings, score_submission
 from tpugraphs_polynormer.ranking.tables import format_number, format_table
 
 CONFIGS = find_config("demo/layout_xla_random").parent
 NOTE = "Simulated data: programs, candidates and runtimes come from an analytic model of a TPU, not from a machine."
+# The stages, and the share of the whole time that each took on two cores; only the remaining time depends on them.
+SHARES = {
+    "simulate": 0.07,
+    "preprocess": 0.05,
+    "train": 0.74,
+    "evaluate": 0.04,
+    "predict": 0.04,
+    "submit": 0.01,
+    "report": 0.05,
+}
 _PROGRESS_NAME = "progress.json"
+_POLL_SECONDS = 0.2
+_GRACE_SECONDS = 20.0  # between asking a stage to stop and killing it
 _logger = logging.getLogger(__name__)
 
 
@@ -34,8 +51,17 @@ def run_demo(out: Path | str, seed: int = 0, *, scale: str = "demo", configs: Pa
     demo = _Demo(Path(out), seed, scale, configs or CONFIGS)
     started = time.monotonic()
     demo.run()
-    _logger.info("demo: finished in %.0f s", time.monotonic() - started)
+    _logger.info("demo: finished in %s", format_seconds(time.monotonic() - started))
     return f"{demo.format_scores()}\n\n{demo.out / 'submission.csv'}\n{demo.out / 'report.html'}"
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """One `tpugraphs <arguments>`; what it prints goes to `log`. `num_threads`: its share of the cores."""
+
+    arguments: tuple[str, ...]
+    log: Path
+    num_threads: int | None = None
 
 
 class _Demo:
@@ -55,21 +81,13 @@ class _Demo:
         return [str(self.out / "runs" / path.stem) for path in self._configs.values()]
 
     def run(self) -> None:
-        """Runs the stages that are not finished."""
-        where = ["--datasets", str(self._dataset)]
-        submission = str(self.out / "submission.csv")
-        simulate = ["--archives", str(self._data), "--scale", self._scale, "--seed", str(self._seed)]
-        self._stage("simulate", simulate)
-        self._stage("preprocess", ["--archives", str(self._data), "--datasets", str(self._dataset)])
-        self._once("train", self._train)
-        self._stage("evaluate", ["--run-dir", *self._runs, *where])
-        self._stage("predict", ["--run-dir", *self._runs, *where, "--output", str(self._predictions)])
-        self._stage(
-            "submit", ["--predictions", str(self._predictions), "--archives", str(self._data), "--output", submission]
-        )
-        page = ["--output", str(self.out / "report.html"), "--title", "TpuGraphs demo", "--note", NOTE]
-        page += ["--submission", submission, "--archives", str(self._data), "--truth", str(self._data / "truth")]
-        self._stage("report", ["--run-dir", *self._runs, *where, *page])
+        """All stages; those that are done are only named."""
+        stages = {name: [self._stage(name, arguments)] for name, arguments in self._arguments().items()}
+        stages["train"] = self._trainings()
+        done = sum(share for name, share in SHARES.items() if name in self._done)
+        with Progress(1.0, "demo", done=done) as progress:
+            for name in SHARES:
+                self._once(name, stages[name], progress)
 
     def format_scores(self) -> str:
         """A table of the contest score of each collection and of a random ranking, and their means."""
@@ -79,49 +97,80 @@ class _Demo:
         lines = [[name, format_number(score), format_number(chances[name])] for name, score in scores.items()]
         return format_table(["collection (simulated)", "score", "random ranking"], lines)
 
-    def _stage(self, name: str, arguments: Sequence[str]) -> None:
-        self._once(name, lambda: run_stage([name, *arguments], self.out / "logs" / f"{name}.log"))
+    def _arguments(self) -> dict[str, list[str]]:
+        """The options of the stages that run once."""
+        archives, datasets = ["--archives", str(self._data)], ["--datasets", str(self._dataset)]
+        runs, submission = ["--run-dir", *self._runs, *datasets], ["--output", str(self.out / "submission.csv")]
+        page = ["--output", str(self.out / "report.html"), "--title", "TpuGraphs demo", "--note", NOTE]
+        return {
+            "simulate": [*archives, "--scale", self._scale, "--seed", str(self._seed)],
+            "preprocess": [*archives, *datasets],
+            "evaluate": runs,
+            "predict": [*runs, "--output", str(self._predictions)],
+            "submit": ["--predictions", str(self._predictions), *archives, *submission],
+            "report": [*runs, *page],
+        }
 
-    def _train(self) -> None:
-        """Trains the five models, as many at a time as there are cores; the largest collections first."""
-        workers = min(len(self._configs), os.cpu_count() or 1)
-        threads = max(1, (os.cpu_count() or 1) // workers)
-        with ThreadPoolExecutor(workers) as pool:
-            jobs = [
-                pool.submit(run_stage, arguments, self.out / "logs" / f"train-{Path(run).name}.log", threads)
-                for run, arguments in reversed(list(self._training_arguments()))
-            ]
-        for job in jobs:
-            job.result()
+    def _stage(self, name: str, arguments: Sequence[str]) -> StageRun:
+        return StageRun((name, *arguments), self.out / "logs" / f"{name}.log")
 
-    def _training_arguments(self) -> Sequence[tuple[str, list[str]]]:
+    def _trainings(self) -> list[StageRun]:
+        """One of each collection; the larger ones first. Side by side, each has its share of the cores."""
+        threads = max(1, (os.cpu_count() or 1) // min(len(self._configs), os.cpu_count() or 1))
         shared = ["--datasets", str(self._dataset), "--set", f"seed={self._seed}", "--strategy", "cpu"]
         return [
-            (run, ["train", "--config", str(path), "--run-dir", run, *shared])
-            for run, path in zip(self._runs, self._configs.values(), strict=True)
+            StageRun(
+                ("train", "--config", str(path), "--run-dir", run, *shared),
+                self.out / "logs" / f"train-{path.stem}.log",
+                threads,
+            )
+            for run, path in reversed(list(zip(self._runs, self._configs.values(), strict=True)))
         ]
 
-    def _once(self, name: str, work: Callable[[], None]) -> None:
+    def _once(self, name: str, stages: Sequence[StageRun], progress: Progress) -> None:
         if name in self._done:
             _logger.info("demo: %s is done", name)
             return
-        started = time.monotonic()
+        started, before = time.monotonic(), progress.done
         _logger.info("demo: %s ...", name)
-        work()
+        progress.advance_to(before, f"demo, {name}")
+
+        def watch() -> None:
+            if name == "train":
+                progress.advance_to(before + SHARES[name] * self._share_trained())
+
+        run_stages(stages, os.cpu_count() or 1, watch)
         self._done.append(name)
         self._write_progress()
-        _logger.info("demo: %s took %.0f s", name, time.monotonic() - started)
+        progress.advance_to(before + SHARES[name])
+        _logger.info("demo: %s took %s", name, format_seconds(time.monotonic() - started))
+
+    def _share_trained(self) -> float:
+        """How many of all runs' epochs are done, by their metrics."""
+        shares = []
+        for run, path in zip(self._runs, self._configs.values(), strict=True):
+            training, metrics = load_config(path).training, Path(run) / "metrics.jsonl"
+            num_done = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+            shares.append(
+                min(1.0, num_done * training.epochs_per_evaluation / (training.local_epochs + training.epochs))
+            )
+        return sum(shares) / len(shares)
 
     def _read_progress(self) -> list[str]:
         path = self.out / _PROGRESS_NAME
         if not path.exists():
             self._make_folders()
             return []
-        progress = json.loads(path.read_text())
-        found, wanted = (progress["seed"], progress["scale"]), (self._seed, self._scale)
-        if found != wanted:
+        try:
+            progress = json.loads(path.read_text(encoding="utf-8"))
+            found, done = (progress["seed"], progress["scale"]), list(progress["done"])
+        except (ValueError, LookupError, TypeError):
+            raise UserError(
+                f"{path}: not the progress of a demo; remove {self.out}, or choose another --output"
+            ) from None
+        if found != (self._seed, self._scale):
             raise UserError(f"{self.out}: a demo with seed {found[0]} at scale {found[1]}; choose another --output")
-        return progress["done"]
+        return done
 
     def _make_folders(self) -> None:
         try:
@@ -134,14 +183,61 @@ class _Demo:
         write_text(self.out / _PROGRESS_NAME, json.dumps(progress) + "\n")
 
 
-def run_stage(arguments: Sequence[str], log: Path, num_threads: int | None = None) -> None:
-    """Runs `tpugraphs <arguments>` in a new process with its output in `log`; UserError if it fails."""
+def run_stages(stages: Sequence[StageRun], num_at_once: int = 1, watch: Callable[[], None] = lambda: None) -> None:
+    """Runs stages in processes of their own, some at once; `watch` is called while they run.
+
+    A failed stage is a UserError that names its log. Whatever ends the wait, a failure or Ctrl-C, ends all of them.
+    """
+    waiting = list(stages)
+    with _ended_at_exit() as running:
+        while waiting or running:
+            while waiting and len(running) < num_at_once:
+                running.append((waiting[0], _start(waiting.pop(0))))
+            time.sleep(_POLL_SECONDS)
+            watch()
+            for stage, process in [each for each in running if each[1].poll() is not None]:
+                running.remove((stage, process))
+                if process.returncode:
+                    last = (stage.log.read_text(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
+                    told = f"{last} (all of its output is in {stage.log}); run the demo again to continue"
+                    raise UserError(f"{stage.arguments[0]} failed: {told}")
+
+
+def _start(stage: StageRun) -> subprocess.Popen:
+    """The process of a stage, in a session of its own: Ctrl-C reaches it, and what it started, through us alone."""
     environment = dict(os.environ)
-    if num_threads is not None:  # concurrent processes share the cores
-        environment |= {f"TF_NUM_{which}_THREADS": str(num_threads) for which in ("INTRAOP", "INTEROP")}
-    command = [sys.executable, "-m", "tpugraphs_polynormer.cli.main", *arguments]
-    with log.open("w") as stream:
-        status = subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT, env=environment, check=False)
-    if status.returncode:
-        last = (log.read_text(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
-        raise UserError(f"{arguments[0]} failed: {last} (all of its output is in {log}); run the demo again to go on")
+    if stage.num_threads is not None:
+        environment |= {f"TF_NUM_{which}_THREADS": str(stage.num_threads) for which in ("INTRAOP", "INTEROP")}
+    command = [sys.executable, "-m", "tpugraphs_polynormer.cli.main", *stage.arguments]
+    with stage.log.open("w") as log:
+        return subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=end_with_parent,
+        )
+
+
+@contextlib.contextmanager
+def _ended_at_exit() -> Iterator[list[tuple[StageRun, subprocess.Popen]]]:
+    """Yields a list; the processes in it at the end, and those that they started, are interrupted, then killed."""
+    running: list[tuple[StageRun, subprocess.Popen]] = []
+    try:
+        yield running
+    finally:
+        for _, process in running:
+            _signal_group(process, signal.SIGINT)
+        deadline = time.monotonic() + _GRACE_SECONDS
+        for _, process in running:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+            _signal_group(process, signal.SIGKILL)
+            process.wait()
+
+
+def _signal_group(process: subprocess.Popen, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):  # all of them have ended
+        os.killpg(process.pid, number)

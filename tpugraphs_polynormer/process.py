@@ -1,21 +1,25 @@
-"""Prepares a process for TensorFlow: no start-up messages, and reuse of freed memory."""
+"""Prepares a process: no start-up messages, reuse of freed memory, and how it ends."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import os
+import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # of <malloc.h>
 _FEW_CORES = 8
 _LOOK_SECONDS = 0.5
+_PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
 
 @contextmanager
@@ -37,6 +41,77 @@ def divert_stderr() -> Iterator[IO[str]]:
             sys.stderr = python_stderr
             os.dup2(terminal, 2)
             os.close(terminal)
+
+
+def end_with_parent() -> None:
+    """Asks Linux to interrupt this process when its parent ends, however that ends; elsewhere nothing happens.
+
+    For `subprocess.Popen(preexec_fn=...)`.
+    """
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
+
+
+def kill_descendants() -> None:
+    """Kills the processes that this one started, and those that they started; without /proc nothing happens."""
+    parents: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # The name, in parentheses, can hold anything; after it come the state and the parent.
+            parents[int(path.parent.name)] = int(path.read_text(errors="replace").rpartition(")")[2].split()[1])
+    found, pending = [], [os.getpid()]
+    while pending:
+        parent = pending.pop()
+        children = [each for each, its_parent in parents.items() if its_parent == parent]
+        found += children
+        pending += children
+    for each in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
+
+
+@contextmanager
+def workers_end_with_interrupt() -> Iterator[None]:
+    """Kills what this process started when SIGINT or SIGTERM comes, before Python raises it.
+
+    For Beam, which waits for its workers when it is interrupted, and they for it.
+    """
+
+    def end(number: int, frame: object) -> None:
+        kill_descendants()
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+
+    with _handling(signal.SIGINT, end), _handling(signal.SIGTERM, end):
+        yield
+
+
+@contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """Makes SIGTERM raise Terminated in here, so that what a stage started is ended before the stage is."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise Terminated
+
+    with _handling(signal.SIGTERM, interrupt):
+        yield
+
+
+@contextmanager
+def _handling(number: signal.Signals, handler: Callable[[int, object], None]) -> Iterator[None]:
+    """Handles a signal so in here; outside the main thread, where Python allows no handlers, nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+class Terminated(KeyboardInterrupt):
+    """The process got SIGTERM."""
 
 
 def end_with_process(owner: int) -> None:

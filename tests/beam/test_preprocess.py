@@ -253,9 +253,9 @@ def test_leftovers_of_killed_runs_are_swept_and_strangers_spared(tree, tmp_path,
     [
         (["--no-such-option=3"], "unknown options --no-such-option=3"),
         (["--direct_num_wrokers", "2"], "unknown options --direct_num_wrokers 2"),
-        (["--max-nodes", "-1"], "max_nodes: found -1, expected at least 0"),
-        (["--hops", "-2"], "num_hops: found -2, expected at least 0"),
-        (["--graphs-per-shard", "-2"], "graphs_per_shard: found -2, expected at least 1"),
+        (["--max-nodes", "-1"], "--max-nodes: found '-1', expected a whole number of at least 0"),
+        (["--hops", "-2"], "--hops: found '-2', expected a whole number of at least 0"),
+        (["--graphs-per-shard", "-2"], "--graphs-per-shard: found '-2', expected a whole number of at least 1"),
     ],
 )
 def test_options_that_mean_nothing_are_refused_before_anything_is_touched(tree, tmp_path, more, said, capsys):
@@ -276,7 +276,7 @@ def test_an_output_that_cannot_be_written_is_named(tree, tmp_path, capsys):
     assert run(tree, tmp_path / "file" / "out") == 2
     error = capsys.readouterr().err
     assert str(tmp_path / "file/out") in error
-    assert "choose another --datasets folder" in error
+    assert "choose another --datasets" in error
     assert "Traceback" not in error
 
 

@@ -1,5 +1,6 @@
 """The command in new processes writes the same bytes with one worker, two, a Dask cluster, and after kill -9."""
 
+import contextlib
 import json
 import os
 import random
@@ -181,6 +182,33 @@ def check_killed_twice(slow_tree: Path, tmp_path: Path, moments: random.Random, 
 
 def test_killed_twice_and_run_again_equals_undisturbed(slow_tree, tmp_path, moments):
     check_killed_twice(slow_tree, tmp_path, moments, *ONE_WORKER)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["parent", "group"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"])
+def test_an_interrupt_is_one_line_and_ends_the_workers(slow_tree, tmp_path, send, number, code):
+    arguments = command(slow_tree, tmp_path, "--collections", LAYOUT, "--graphs-per-shard", "1")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(
+        [*arguments, "--direct_num_workers=2", "--direct_running_mode=multi_processing"],
+        **pipes,
+        cwd=ROOT,
+        start_new_session=True,
+    )
+    wait_until(lambda: len(list((tmp_path / FOLDER).glob("*.shard.json"))) >= 1, 120)
+    send(process.pid, number)
+    _, told = process.communicate(timeout=60)  # ends when no worker holds the pipe
+    assert told == "tpugraphs preprocess: interrupted; run the same command again to continue\n"
+    assert process.returncode == code and not (tmp_path / FOLDER / MANIFEST_NAME).exists()
+    in_group = [each for each in psutil.process_iter() if _group_of(each) == process.pid]
+    assert [each for each in in_group if each.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def _group_of(process: psutil.Process) -> int | None:
+    with contextlib.suppress(ProcessLookupError):
+        return os.getpgid(process.pid)
+    return None
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import tensorflow as tf
 
 from tests.ranking_data import LAYOUT, SMALL, TILE, ranking_datasets, scratch_folder, small_config
 from tests.training.test_checkpoints import read_events
+from tpugraphs_polynormer import progress
 from tpugraphs_polynormer.cli.main import main
 from tpugraphs_polynormer.config.loader import ConfigError
 from tpugraphs_polynormer.config.schema import load_config
@@ -46,9 +48,18 @@ def command(run_dir, *overrides: str, options: tuple[str, ...] = ()) -> list[str
     return ["train", *places, *options, *sets]
 
 
+# `tpugraphs`, but `train` prints its whole result instead of a table.
+PRINTS_RESULT = """
+import json, sys
+from tpugraphs_polynormer.cli import main, train
+train._format_result = lambda result, run_dir: json.dumps(result)
+sys.exit(main.main(sys.argv[1:]))
+"""
+
+
 def start(arguments: list[str], **environment: str) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "tpugraphs_polynormer.cli.main", *arguments],
+        [sys.executable, "-c", PRINTS_RESULT, *arguments],
         cwd=ROOT,
         env=os.environ | environment,
         stdout=subprocess.PIPE,
@@ -224,8 +235,57 @@ def test_a_finished_run_is_not_trained_again(monkeypatch):
 
 
 def test_a_changed_config_is_refused_by_field():
-    with pytest.raises(RunError, match=r"training\.epochs: 8 != 9"):
-        train_here(finished(), "training.epochs=9", *DROPOUT)
+    with pytest.raises(RunError, match=r"training\.epochs: 8 != 7"):
+        train_here(finished(), "training.epochs=7", *DROPOUT)
+    with pytest.raises(
+        RunError, match=r"seed: 0 != 1; training\.epochs: 8 != 9|training\.epochs: 8 != 9; seed: 0 != 1"
+    ):
+        train_here(finished(), "training.epochs=9", "seed=1", *DROPOUT)
+    assert (finished() / "result.json").exists()
+
+
+def test_a_finished_run_is_extended_by_more_epochs(tmp_path, caplog):
+    train_here(tmp_path / "run", "training.epochs=2")
+    before = logged(tmp_path / "run")
+    caplog.set_level("INFO", "tpugraphs_polynormer")
+    result = train_here(tmp_path / "run", "training.epochs=4")
+    assert "extended from 2 to 4 epochs; the learning rate's schedule is computed anew" in caplog.text
+    assert "resuming after epoch 1" in caplog.text
+    assert logged(tmp_path / "run")[:2] == before and result["epochs"] == len(losses(tmp_path / "run")) == 4
+    assert RunDirectory.open(tmp_path / "run").config.training.epochs == 4
+    assert read_result(tmp_path / "run")["epochs"] == 4
+    assert int(weights(tmp_path / "run")[ITERATIONS]) == 4 * 2
+
+
+def test_patience_that_has_ended_is_told_when_a_run_is_extended(tmp_path, caplog):
+    settings = ("training.learning_rate=0", "training.patience=1")
+    train_here(tmp_path, "training.epochs=3", *settings)
+    caplog.set_level("INFO", "tpugraphs_polynormer")
+    assert train_here(tmp_path, "training.epochs=9", *settings)["epochs"] == 2
+    assert "ended after 2 of 9 epochs: training.patience=1" in caplog.text
+
+
+def test_a_loss_that_grew_is_told(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(training, "_HUGE_LOSS", 0.0)
+    train_here(tmp_path, "training.epochs=1")
+    assert "the run diverged: its last epoch's loss is" in caplog.text
+    caplog.clear()
+    monkeypatch.undo()
+    train_here(tmp_path / "good", "training.epochs=1")
+    assert "diverged" not in caplog.text
+
+
+def test_without_a_terminal_lines_tell_the_progress_of_both_phases(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.2)
+    assert main(command(tmp_path, *WARM_UP, "model.num_heads=2")) == 0
+    told = capsys.readouterr()
+    lines = [line for line in told.err.splitlines() if " of 8 steps, " in line]
+    assert lines and re.search(r"train .*, (local|global) phase: \d of 8 steps, \d+ %, \d+ s passed, ", lines[-1])
+    assert "left not known yet" in lines[0]
+    header, run, written = told.out.splitlines()
+    assert header.split()[:4] == ["run", "(valid)", "best", "epoch"] and run.split()[0] == tmp_path.name
+    assert f"{read_result(tmp_path)['best']['metrics']['valid']['tau']:.4f}" in run
+    assert written == f"{tmp_path}: result.json, metrics.jsonl, checkpoints/, tensorboard/"
 
 
 def test_tensorboard_shows_what_metrics_jsonl_holds():

@@ -10,6 +10,8 @@ from scipy.stats import kendalltau
 
 from tpugraphs_polynormer.archives.noise import MIN_PAIRS, group_equal, pair_repeats, study_noise
 from tpugraphs_polynormer.archives.npz import LayoutArchive, TileArchive, read_archive, relative_costs
+from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.files import replacing
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_NAMES
 
 _QUANTILES = (0, 10, 50, 90, 100)
@@ -108,8 +110,19 @@ def inspect_archive(path: Path | str) -> Inspection:
     )
 
 
+def check_picture(path: Path | str) -> None:
+    """Raises a UserError unless a picture can be written in the format that the name ends in."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    known = FigureCanvasAgg.get_supported_filetypes()
+    if Path(path).suffix.lower().removeprefix(".") not in known:
+        ends = ", ".join(f".{each}" for each in sorted(known))
+        raise UserError(f"{path}: found the ending {Path(path).suffix!r}, expected one of {ends}; rename the picture")
+
+
 def plot_inspection(inspection: Inspection, path: Path | str) -> None:
     """Draws the runtime distribution and the opcode mix to an image file."""
+    check_picture(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -126,7 +139,8 @@ def plot_inspection(inspection: Inspection, path: Path | str) -> None:
     names, counts = zip(*inspection.opcodes[:15], strict=True)
     right.barh(names[::-1], counts[::-1], color="#9f5f2f")
     right.set(xlabel="nodes", title="Opcodes (15 most frequent)")
-    figure.savefig(path, dpi=110)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=110, format=Path(path).suffix.lower().removeprefix("."))
 
 
 def _count_opcodes(opcodes: np.ndarray) -> tuple[tuple[str, int], ...]:

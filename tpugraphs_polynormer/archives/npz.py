@@ -55,13 +55,15 @@ _MAX_EXPANSION, _ALWAYS_EXPANDED = 500, 64 << 20
 class ArchiveError(UserError):
     """A malformed archive: names the file, the key, what was found and what was expected."""
 
-    def __init__(self, path: Path | str, key: str, found: str, expected: str) -> None:
-        super().__init__(f"{path}: {key}: found {found}, expected {expected}; download or make this file again")
-        self.path, self.key, self.found, self.expected = str(path), key, found, expected
+    def __init__(
+        self, path: Path | str, key: str, found: str, expected: str, advice: str = "download or make this file again"
+    ) -> None:
+        super().__init__(f"{path}: {key}: found {found}, expected {expected}; {advice}")
+        self.path, self.key, self.found, self.expected, self.advice = str(path), key, found, expected, advice
 
     def __reduce__(self) -> tuple:
-        """Pickled by its four parts (Beam sends exceptions between processes)."""
-        return type(self), (self.path, self.key, self.found, self.expected)
+        """Pickled by its parts (Beam sends exceptions between processes)."""
+        return type(self), (self.path, self.key, self.found, self.expected, self.advice)
 
 
 @dataclass(frozen=True)
@@ -159,10 +161,12 @@ def read_arrays(path: Path | str, *keys: str) -> list[np.ndarray]:
 def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
     try:
         archive = zipfile.ZipFile(path)
-    except FileNotFoundError:
-        raise ArchiveError(path, "file", "nothing", "an npz archive") from None
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as fault:
+        found = "a folder" if isinstance(fault, IsADirectoryError) else "nothing"
+        raise ArchiveError(path, "file", found, "an npz archive", "check the path") from None
     except _ZIP_FAULTS as fault:
-        raise ArchiveError(path, "file", f"no readable zip ({_shorten(fault)})", "an npz archive") from None
+        advice = "check the path, or download or make this file again"
+        raise ArchiveError(path, "file", f"no readable zip ({_shorten(fault)})", "an npz archive", advice) from None
     with archive:
         yield archive
 

@@ -8,14 +8,15 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import IO
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
-from tqdm import tqdm
 
 from tpugraphs_polynormer.beam.lifeline import workers_end_with_us
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.process import divert_stderr
+from tpugraphs_polynormer.process import divert_stderr, workers_end_with_interrupt
+from tpugraphs_polynormer.progress import Progress
 
 _LOCAL = "--runner=FnApiRunner"  # DirectRunner without its attempt to download another runner
 _PROCESSES = "--direct_running_mode=multi_processing"
@@ -36,13 +37,13 @@ def make_options(arguments: Sequence[str], num_workers: int = 0) -> PipelineOpti
 
 
 def run_pipeline(
-    transform: beam.PTransform, options: PipelineOptions, count_done: Callable[[], int], total: int
+    transform: beam.PTransform, options: PipelineOptions, count_done: Callable[[], int], total: int, what: str = "shard"
 ) -> None:
-    """Runs one transform to its end; `count_done` gives the progress, a failed job raises UserError."""
-    with workers_end_with_us(), divert_stderr() as log:
+    """Runs one transform to its end; `count_done` tells how many of `total` are done, a failed job raises UserError."""
+    with workers_end_with_us(), divert_stderr() as log, _divert_thread_errors(log), workers_end_with_interrupt():
         logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # the exception has what matters
         try:
-            with _show_progress(count_done, total), beam.Pipeline(options=options) as pipeline:
+            with _show_progress(count_done, total, what), beam.Pipeline(options=options) as pipeline:
                 _ = pipeline | transform
         except Exception as fault:  # the class depends on the runner
             log.seek(0)
@@ -54,14 +55,31 @@ def run_pipeline(
 
 
 @contextmanager
-def _show_progress(count_done: Callable[[], int], total: int) -> Iterator[None]:
+def _divert_thread_errors(log: IO[str]) -> Iterator[None]:
+    """Sends the tracebacks of Beam's threads, which a failure or Ctrl-C ends, to the log and not to the terminal.
+
+    After an interrupt it stays so: the threads end later than the job.
+    """
+    before = threading.excepthook
+    threading.excepthook = lambda args: log.closed or log.write(f"{args.thread}: {args.exc_value!r}\n")
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        threading.excepthook = before
+        raise
+    threading.excepthook = before
+
+
+@contextmanager
+def _show_progress(count_done: Callable[[], int], total: int, what: str) -> Iterator[None]:
     finished = threading.Event()
 
     def watch() -> None:
-        with tqdm(total=total, unit="shard", disable=None) as bar:
+        with Progress(total, "Beam job", what, done=min(count_done(), total)) as progress:
             while not finished.wait(1.0):
-                bar.update(min(count_done(), total) - bar.n)
-            bar.update(min(count_done(), total) - bar.n)
+                progress.advance_to(min(count_done(), total))
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()

@@ -24,7 +24,7 @@ def run(plan: PredictionPlan, beam_arguments: Sequence[str]) -> int:
     with only_writer(plan.output):
         pending = plan.pending()
         if pending:
-            run_pipeline(Score(plan, pending), options, plan.count_done, len(plan.tasks))
+            run_pipeline(Score(plan, pending), options, plan.count_done, len(plan.tasks), "graph")
         missing = [task.id for task in plan.pending()]
         if missing:  # some runners report success for a failed job
             raise UserError(f"the Beam job ended without predictions for {', '.join(missing[:5])}; run it again")

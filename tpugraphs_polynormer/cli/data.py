@@ -1,4 +1,4 @@
-"""The stages before training: simulate, inspect, download, preprocess, featurize; and verify."""
+"""The stages before training: simulate, download, inspect, featurize, preprocess; and verify."""
 
 from __future__ import annotations
 
@@ -7,35 +7,59 @@ import os
 from pathlib import Path
 
 from tpugraphs_polynormer.catalog import BENCHMARKS, COLLECTIONS
-from tpugraphs_polynormer.cli.options import conclude
+from tpugraphs_polynormer.cli.options import add_seed, check_output_file, check_output_folder, conclude, whole_number
+from tpugraphs_polynormer.cli.parser import add_stage
 from tpugraphs_polynormer.errors import UserError
+
+TITLE = "data"
 
 
 def add_stages(stages: argparse._SubParsersAction) -> None:
     """Adds the parsers of these stages."""
     _add_simulate(stages)
-    _add_inspect(stages)
     _add_download(stages)
-    _add_preprocess(stages)
+    _add_inspect(stages)
     _add_featurize(stages)
+    _add_preprocess(stages)
     _add_verify(stages)
 
 
 def _add_simulate(stages: argparse._SubParsersAction) -> None:
-    simulate = stages.add_parser("simulate", help="write the five collections from the simulated TPU")
-    simulate.add_argument("--archives", type=Path, required=True, help="folder for npz/ and truth/")
-    simulate.add_argument("--scale", choices=("tiny", "demo", "small", "full"), default="tiny")
-    simulate.add_argument("--seed", type=int, default=0)
-    simulate.add_argument("--collections", nargs="+", default=list(COLLECTIONS), metavar="ID", choices=COLLECTIONS)
-    simulate.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (default: one per core)")
-    simulate.set_defaults(run=_run_simulate)
+    simulate = add_stage(
+        stages,
+        "simulate",
+        "write the five collections from the simulated TPU",
+        _run_simulate,
+        [
+            "tpugraphs simulate --archives data --scale tiny",
+            "tpugraphs simulate --archives data --scale small --seed 1 --collections layout:xla:random",
+        ],
+        note="The same scale and seed give the same bytes. A killed simulation continues when it is run again.",
+    )
+    simulate.add_argument(
+        "--archives", type=Path, required=True, metavar="DIR", help="folder for npz/, and for truth/, the test runtimes"
+    )
+    simulate.add_argument(
+        "--scale",
+        choices=("tiny", "demo", "small", "full"),
+        default="tiny",
+        help="how many graphs and candidates; full has the official sizes and takes hours and tens of gigabytes",
+    )
+    add_seed(simulate, "programs, candidates and measurement noise")
+    _add_collections(simulate, "what to simulate", default=list(COLLECTIONS))
+    simulate.add_argument(
+        "--workers",
+        type=whole_number(1),
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes (default: one per core)",
+    )
 
 
 def _run_simulate(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.simulator.write import simulate
 
-    if args.workers < 1:
-        raise UserError(f"--workers: found {args.workers}, expected at least 1")
+    check_output_folder("--archives", args.archives)
     summary = simulate(args.archives, args.scale, args.seed, collections=args.collections, num_workers=args.workers)
     for collection, counts in summary.items():
         print(f"{collection}: {counts['graphs']:,} graphs, {counts['candidates']:,} candidates (simulated)")
@@ -43,36 +67,43 @@ def _run_simulate(args: argparse.Namespace) -> None:
     conclude(f"{args.archives}: {num_graphs:,} simulated archives with {num_candidates:,} candidates, none left out")
 
 
-def _add_inspect(stages: argparse._SubParsersAction) -> None:
-    inspect = stages.add_parser("inspect", help="summarise one npz archive")
-    inspect.add_argument("file", type=Path)
-    inspect.add_argument("--plot", type=Path, metavar="PNG", help="also draw runtimes and opcodes")
-    inspect.set_defaults(run=_run_inspect)
-
-
-def _run_inspect(args: argparse.Namespace) -> None:
-    from tpugraphs_polynormer.archives.inspect import inspect_archive, plot_inspection
-
-    inspection = inspect_archive(args.file)
-    print(inspection)
-    if args.plot:
-        plot_inspection(inspection, args.plot)
+def _add_collections(parser: argparse.ArgumentParser, what: str, default: list[str]) -> None:
+    parser.add_argument("--collections", nargs="+", default=default, metavar="ID", choices=COLLECTIONS, help=what)
 
 
 def _add_download(stages: argparse._SubParsersAction) -> None:
-    download = stages.add_parser("download", help="fetch the official collections or the benchmarks' files")
-    download.add_argument("--collections", nargs="+", default=[], metavar="ID", choices=COLLECTIONS)
-    download.add_argument("--benchmarks", nargs="+", default=[], metavar="NAME", choices=BENCHMARKS)
+    download = add_stage(
+        stages,
+        "download",
+        "fetch the official collections or the benchmarks' files",
+        _run_download,
+        [
+            "tpugraphs download --collections layout:xla:random --archives data",
+            "tpugraphs download --benchmarks minesweeper tolokers --files files",
+        ],
+        note="An interrupted download continues when it is run again.",
+    )
+    _add_collections(download, "TpuGraphs collections to fetch", default=[])
+    download.add_argument(
+        "--benchmarks",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        choices=BENCHMARKS,
+        help="node-classification data sets to fetch",
+    )
     download.add_argument("--archives", type=Path, metavar="DIR", help="with --collections: folder for npz/")
     download.add_argument("--files", type=Path, metavar="DIR", help="with --benchmarks: folder for their files")
     download.add_argument(
         "--base-address",
+        metavar="URL",
         help="where the collections' tar files and eval_indices/ are, if not at the official addresses",
     )
-    download.add_argument("--mirror", help="where the files of the benchmarks lie, if not their official places")
+    download.add_argument(
+        "--mirror", metavar="URL", help="where the files of the benchmarks are, if not at their official addresses"
+    )
     download.add_argument("--no-indices", action="store_true", help="leave out the official validation index files")
     download.add_argument("--keep-archives", action="store_true", help="keep tar and zip files after unpacking")
-    download.set_defaults(run=_run_download)
 
 
 def _run_download(args: argparse.Namespace) -> None:
@@ -81,8 +112,10 @@ def _run_download(args: argparse.Namespace) -> None:
     if not args.collections and not args.benchmarks:
         raise UserError("nothing to fetch: name --collections or --benchmarks")
     for names, flag in (("collections", "archives"), ("benchmarks", "files")):
-        if getattr(args, names) and not getattr(args, flag):
-            raise UserError(f"--{names}: name the folder to put them in with --{flag}")
+        if getattr(args, names):
+            if not getattr(args, flag):
+                raise UserError(f"--{names}: name the folder to put them in with --{flag}")
+            check_output_folder(f"--{flag}", getattr(args, flag))
     options = DownloadOptions(keep_archives=args.keep_archives)
     records = {}
     if args.collections:
@@ -97,17 +130,93 @@ def _run_download(args: argparse.Namespace) -> None:
     conclude(f"{where}: {len(records):,} downloaded files of {size:,} bytes, none left out")
 
 
+def _add_inspect(stages: argparse._SubParsersAction) -> None:
+    inspect = add_stage(
+        stages,
+        "inspect",
+        "summarise one npz archive",
+        _run_inspect,
+        [
+            "tpugraphs inspect data/npz/tile/xla/train/kernel.npz",
+            "tpugraphs inspect data/npz/layout/xla/random/train/net.npz --plot net.png",
+        ],
+    )
+    inspect.add_argument("file", type=Path, metavar="FILE", help="an npz archive of TpuGraphs")
+    inspect.add_argument(
+        "--plot", type=Path, metavar="FILE", help="also draw runtimes and opcodes to this .png, .svg or .pdf"
+    )
+
+
+def _run_inspect(args: argparse.Namespace) -> None:
+    from tpugraphs_polynormer.archives.inspect import check_picture, inspect_archive, plot_inspection
+
+    if args.plot:
+        check_picture(args.plot)
+        check_output_file("--plot", args.plot, args.file)
+    inspection = inspect_archive(args.file)
+    print(inspection)
+    if args.plot:
+        plot_inspection(inspection, args.plot)
+        print(args.plot)
+
+
+def _add_featurize(stages: argparse._SubParsersAction) -> None:
+    featurize = add_stage(
+        stages,
+        "featurize",
+        "turn HLO protobufs into the official npz archives",
+        _run_featurize,
+        [
+            "tpugraphs featurize program.hlo.pb --output program.npz --candidates 100",
+            "tpugraphs featurize dumps --output archives",
+        ],
+    )
+    featurize.add_argument(
+        "input", type=Path, metavar="INPUT", help="a .pb file (module or tuning data), or a folder of them"
+    )
+    featurize.add_argument(
+        "--output", type=Path, required=True, metavar="PATH", help="an npz file, or a folder for a folder"
+    )
+    featurize.add_argument(
+        "--candidates", type=whole_number(1), default=1, metavar="N", help="candidates to draw for a plain module"
+    )
+    add_seed(featurize, "the drawn candidates")
+
+
+def _run_featurize(args: argparse.Namespace) -> None:
+    from tpugraphs_polynormer.archives.featurize import featurize_path
+
+    check = check_output_folder if args.input.is_dir() else check_output_file
+    check("--output", args.output, args.input)
+    result = featurize_path(args.input, args.output, num_candidates=args.candidates, seed=args.seed)
+    for path in result.written:
+        print(path)
+    num_read = len(result.sources)
+    counts = f"read {num_read:,} files, wrote {len(result.written):,} archives, left out {len(result.failed):,}"
+    if result.failed:
+        raise UserError(f"{args.output}: {counts} (named above), the first: {next(iter(result.failed.values()))}")
+    conclude(f"{args.output}: {counts}")
+
+
 def _add_preprocess(stages: argparse._SubParsersAction) -> None:
-    preprocess = stages.add_parser(
+    preprocess = add_stage(
+        stages,
         "preprocess",
-        help="turn npz archives into GraphTensor datasets (Beam)",
-        epilog="All other options are Beam's, such as --runner; without one, all cores of this machine are used.",
+        "turn npz archives into GraphTensor datasets (Beam)",
+        _run_preprocess,
+        [
+            "tpugraphs preprocess --archives data --datasets datasets --collections layout:xla:random",
+            "tpugraphs preprocess --archives data --datasets datasets --exclude 'unet*' --on-error skip",
+        ],
+        note="All other options are Beam's, such as --runner; without one, all cores of this machine are used.",
         allow_abbrev=False,
     )
-    preprocess.add_argument("--archives", required=True, help="folder that holds npz/ (local, or one that Beam reads)")
-    preprocess.add_argument("--datasets", required=True, help="folder for the datasets")
+    preprocess.add_argument(
+        "--archives", required=True, metavar="DIR", help="folder that holds npz/ (local, or one that Beam reads)"
+    )
+    preprocess.add_argument("--datasets", required=True, metavar="DIR", help="folder for the datasets")
     preprocess.add_argument("--format", choices=("npz", "pb"), default="npz", help="pb: layout tuning protobufs")
-    preprocess.add_argument("--collections", nargs="+", default=list(COLLECTIONS), metavar="ID", choices=COLLECTIONS)
+    _add_collections(preprocess, "what to preprocess", default=list(COLLECTIONS))
     preprocess.add_argument("--on-error", choices=("fail", "skip"), default="fail", help="what a bad archive does")
     preprocess.add_argument(
         "--exclude",
@@ -118,16 +227,30 @@ def _add_preprocess(stages: argparse._SubParsersAction) -> None:
         help="graphs to leave out; unet* means all such",
     )
     preprocess.add_argument("--exclude-file", type=Path, metavar="FILE", help="the same, one name per line")
-    preprocess.add_argument("--max-nodes", type=int, default=0, help="prune larger graphs around config nodes")
-    preprocess.add_argument("--hops", type=int, default=3, help="with --max-nodes: how far around them")
-    preprocess.add_argument("--graphs-per-shard", type=int, default=0, help="default: 4 layout or 256 tile graphs")
-    preprocess.set_defaults(run=_run_preprocess, takes_beam_arguments=True)
+    preprocess.add_argument(
+        "--max-nodes",
+        type=whole_number(0),
+        default=0,
+        metavar="N",
+        help="prune graphs of more nodes, around their config nodes; 0: prune none",
+    )
+    preprocess.add_argument(
+        "--hops", type=whole_number(0), default=3, metavar="N", help="with --max-nodes: edges kept around a config node"
+    )
+    preprocess.add_argument(
+        "--graphs-per-shard",
+        type=whole_number(1),
+        metavar="N",
+        help="graphs in one file (default: 4 layout or 256 tile graphs)",
+    )
+    preprocess.set_defaults(takes_beam_arguments=True)
 
 
 def _run_preprocess(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.beam.commit import CollectionSummary
     from tpugraphs_polynormer.beam.preprocess import run
 
+    check_output_folder("--datasets", args.datasets, args.archives)
     done = run(args, args.beam_arguments)
     for collection, each in done.items():
         excluded = f", excluded graphs: {each.num_excluded:,}" if each.num_excluded else ""
@@ -139,34 +262,15 @@ def _run_preprocess(args: argparse.Namespace) -> None:
     )
 
 
-def _add_featurize(stages: argparse._SubParsersAction) -> None:
-    featurize = stages.add_parser("featurize", help="turn HLO protobufs into the official npz archives")
-    featurize.add_argument("input", type=Path, help="a .pb file (module or tuning data), or a folder of them")
-    featurize.add_argument("--output", type=Path, required=True, help="an npz file, or a folder for a folder")
-    featurize.add_argument("--candidates", type=int, default=1, help="candidates to draw for a plain module")
-    featurize.add_argument("--seed", type=int, default=0)
-    featurize.set_defaults(run=_run_featurize)
-
-
-def _run_featurize(args: argparse.Namespace) -> None:
-    from tpugraphs_polynormer.archives.featurize import featurize_path
-
-    result = featurize_path(args.input, args.output, num_candidates=args.candidates, seed=args.seed)
-    for path in result.written:
-        print(path)
-    num_read = len(result.sources)
-    counts = f"read {num_read:,} files, wrote {len(result.written):,} archives, left out {len(result.failed):,}"
-    if result.failed:
-        raise UserError(f"{args.output}: {counts} (named above), the first: {next(iter(result.failed.values()))}")
-    conclude(f"{args.output}: {counts}")
-
-
 def _add_verify(stages: argparse._SubParsersAction) -> None:
-    verify = stages.add_parser(
-        "verify", help="compare the files of datasets, runs and predictions with their checksums"
+    verify = add_stage(
+        stages,
+        "verify",
+        "compare the files of datasets, runs and predictions with their checksums",
+        _run_verify,
+        ["tpugraphs verify datasets", "tpugraphs verify datasets/layout/xla/random runs/xla_random predictions"],
     )
     verify.add_argument("folders", type=Path, nargs="+", metavar="DIR", help="one of these, or a folder of them")
-    verify.set_defaults(run=_run_verify)
 
 
 def _run_verify(args: argparse.Namespace) -> None:

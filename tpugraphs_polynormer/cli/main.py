@@ -3,64 +3,144 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import logging
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
 
 from tpugraphs_polynormer import __version__
 from tpugraphs_polynormer.cli import data, nodes, ranking, train
+from tpugraphs_polynormer.cli.options import add_seed, check_output_folder
+from tpugraphs_polynormer.cli.parser import HelpFormatter, StageParser, add_stage, describe_stages
 from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.process import Terminated, interrupted_by_sigterm
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one stage; bad input is one line on stderr and exit code 2, never a traceback."""
+    """Runs one stage; bad input is one line on stderr and exit code 2, never a traceback. Without a stage: the help."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # see import_tensorflow; children inherit it
     parser = build_parser()
-    args, args.beam_arguments = parser.parse_known_args(argv)
-    if args.beam_arguments and not args.takes_beam_arguments:
-        parser.error(f"unrecognized arguments: {' '.join(args.beam_arguments)}")
-    logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    logging.getLogger("tpugraphs_polynormer").setLevel(args.log_level)
+    if "_ARGCOMPLETE" in os.environ:  # the shell asks how the command line can be completed
+        importlib.import_module("argcomplete").autocomplete(parser)
     try:
-        args.run(args)
+        args, args.beam_arguments = parser.parse_known_args(argv)
+        if args.beam_arguments and not args.takes_beam_arguments:
+            parser.error(f"{args.stage}: unrecognized arguments: {' '.join(args.beam_arguments)}")
+    except SystemExit as ended:  # an error that was told, or --help
+        return ended.code
+    if args.stage is None:
+        parser.print_help()
+        return 0
+    _start_logging(args.log_level)
+    try:
+        with interrupted_by_sigterm():
+            args.run(args)
     except UserError as error:
-        print(f"tpugraphs {args.stage}: error: {error}", file=sys.stderr)
-        return 2
+        return _fail(args.stage, str(error))
     except BrokenPipeError:  # the reader of a pipe (head, less) went away: not an error of ours
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        print(f"tpugraphs {args.stage}: interrupted", file=sys.stderr)
-        return 130
+    except OSError as error:  # a disk that filled up, a file that vanished
+        advice = "mend that, then run the same command again"
+        return _fail(args.stage, f"{error.filename or 'a file'}: {error.strerror or error}; {advice}")
+    except MemoryError:
+        return _fail(args.stage, "not enough memory; close other programs, or ask for fewer candidates at once")
+    except KeyboardInterrupt as interrupt:
+        print(f"tpugraphs {args.stage}: interrupted; run the same command again to continue", file=sys.stderr)
+        return 143 if isinstance(interrupt, Terminated) else 130
     return 0
+
+
+def _start_logging(level: str) -> None:
+    """Our own lines go to the terminal even while a Beam job has moved stderr; those of other packages do not."""
+    handlers = [_StderrHandler(), logging.StreamHandler(sys.stderr)]
+    handlers[0].addFilter(_is_own)
+    handlers[1].addFilter(lambda record: not _is_own(record))
+    form = "%(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.ERROR, format=form, handlers=handlers, force=True)
+    logging.getLogger("tpugraphs_polynormer").setLevel(level)
+
+
+def _is_own(record: logging.LogRecord) -> bool:
+    return record.name.startswith("tpugraphs_polynormer")
+
+
+def _fail(stage: str, message: str) -> int:
+    print(f"tpugraphs {stage}: error: {message}", file=sys.stderr)
+    return 2
+
+
+class _StderrHandler(logging.StreamHandler):
+    """Writes to what sys.stderr is at that moment, which a Beam job moves while it runs, above the progress bars."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with tqdm.external_write_mode(file=sys.stderr):
+            super().emit(record)
+
+    @property
+    def stream(self) -> Any:
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, value: Any) -> None:
+        pass
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of every stage."""
-    parser = argparse.ArgumentParser(
-        prog="tpugraphs", description="Predict which compiler choices make a program fast (TpuGraphs, Polynormer)."
+    parser = StageParser(
+        prog="tpugraphs",
+        usage="tpugraphs [--version] [--log-level LEVEL] STAGE ...",
+        description="Predict which compiler choices make a program fast (TpuGraphs, Polynormer).",
+        formatter_class=HelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"tpugraphs {__version__}")
-    parser.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    parser.add_argument("--version", action="version", version=f"tpugraphs {__version__}", help="print the version")
+    parser.add_argument(
+        "--log-level",
+        default="INFO",
+        choices=("DEBUG", "INFO", "WARNING", "ERROR"),
+        metavar="LEVEL",
+        help="how much is told on stderr",
+    )
     parser.set_defaults(takes_beam_arguments=False)
-    stages = parser.add_subparsers(dest="stage", required=True, metavar="STAGE")
-    for group in (train, data, nodes, ranking):
-        group.add_stages(stages)
+    stages = parser.add_subparsers(dest="stage", metavar="STAGE", prog="tpugraphs", help=argparse.SUPPRESS)
     _add_demo(stages)
+    groups, told = [("first", _described(stages))], {"demo"}
+    for module in (data, train, ranking, nodes):
+        module.add_stages(stages)
+        groups.append((module.TITLE, [each for each in _described(stages) if each[0] not in told]))
+        told |= {name for name, _ in groups[-1][1]}
+    more = "`tpugraphs STAGE --help` explains a stage, its options and their defaults, with examples."
+    parser.epilog = f"{describe_stages(groups)}\n\n{more}"
     return parser
 
 
+def _described(stages: argparse._SubParsersAction) -> list[tuple[str, str]]:
+    """(name, help) of the stages added so far."""
+    return [(each.dest, each.help) for each in stages._choices_actions]
+
+
 def _add_demo(stages: argparse._SubParsersAction) -> None:
-    demo = stages.add_parser("demo", help="everything from simulated data to a scored submission and a page")
-    demo.add_argument("--output", type=Path, default=Path("demo"))
-    demo.add_argument("--seed", type=int, default=0)
-    demo.set_defaults(run=_run_demo)
+    demo = add_stage(
+        stages,
+        "demo",
+        "everything from simulated data to a scored submission and a page",
+        _run_demo,
+        ["tpugraphs demo", "tpugraphs demo --output demo-1 --seed 1"],
+        note="Takes some minutes on two cores and less than 1 GB of disk. A rerun continues where it stopped.",
+    )
+    demo.add_argument("--output", type=Path, default=Path("demo"), metavar="DIR", help="folder for everything")
+    add_seed(demo, "the simulated data and the weights")
 
 
 def _run_demo(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.demo import run_demo
 
+    check_output_folder("--output", args.output)
     print(run_demo(args.output, args.seed))
 
 

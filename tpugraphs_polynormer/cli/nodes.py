@@ -6,9 +6,12 @@ import argparse
 from pathlib import Path
 
 from tpugraphs_polynormer.catalog import BENCHMARKS
-from tpugraphs_polynormer.cli.options import add_overrides, conclude, parse_numbers
+from tpugraphs_polynormer.cli.options import add_overrides, check_output_folder, conclude, parse_numbers
+from tpugraphs_polynormer.cli.parser import add_stage
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.process import import_tensorflow, keep_freed_memory
+
+TITLE = "node classification"
 
 
 def add_stages(stages: argparse._SubParsersAction) -> None:
@@ -18,16 +21,32 @@ def add_stages(stages: argparse._SubParsersAction) -> None:
 
 
 def _add_benchmark(stages: argparse._SubParsersAction) -> None:
-    benchmark = stages.add_parser("benchmark", help="node classification on the Polynormer paper's data sets")
+    benchmark = add_stage(
+        stages,
+        "benchmark",
+        "node classification on the Polynormer paper's data sets",
+        _run_benchmark,
+        [
+            "tpugraphs benchmark --list --files files",
+            "tpugraphs benchmark --name minesweeper --files files --splits 0,1 --config nodes/small/minesweeper",
+        ],
+    )
     which = benchmark.add_mutually_exclusive_group(required=True)
-    which.add_argument("--name", choices=BENCHMARKS, metavar="NAME")
+    which.add_argument(
+        "--name", choices=BENCHMARKS, metavar="NAME", help="data set to train and test on; needed without --list"
+    )
     which.add_argument("--list", action="store_true", help="print which data sets are present")
-    benchmark.add_argument("--files", type=Path, required=True, help="folder of the downloaded files")
-    benchmark.add_argument("--run-dir", type=Path, help="default: runs/<dataset>")
-    benchmark.add_argument("--config", help="YAML file, or the name of a shipped one (default: nodes/<name>)")
-    benchmark.add_argument("--splits", type=parse_numbers, metavar="0,1,2", help="default: all official ones")
+    benchmark.add_argument("--files", type=Path, required=True, metavar="DIR", help="folder of the downloaded files")
+    benchmark.add_argument(
+        "--run-dir", type=Path, metavar="DIR", help="folder for the runs, one per split (default: runs/<name>)"
+    )
+    benchmark.add_argument(
+        "--config", metavar="FILE", help="YAML file, or the name of a shipped one (default: nodes/<name>)"
+    )
+    benchmark.add_argument(
+        "--splits", type=parse_numbers, metavar="0,1,2", help="official splits to train on (default: all)"
+    )
     add_overrides(benchmark)
-    benchmark.set_defaults(run=_run_benchmark)
 
 
 def _run_benchmark(args: argparse.Namespace) -> None:
@@ -35,30 +54,53 @@ def _run_benchmark(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.config.schema import load_config
 
     config = None if args.list else load_config(find_config(args.config or f"nodes/{args.name}"), args.overrides)
+    run_dir = args.run_dir or Path("runs") / (args.name or "")
+    if config is not None:
+        check_output_folder("--run-dir", run_dir, args.files)
     keep_freed_memory()
     import_tensorflow()
-    from tpugraphs_polynormer.nodes.benchmark import describe_present, format_results, run_benchmark
+    from tpugraphs_polynormer.nodes.benchmark import check_benchmark, describe_present, format_results, run_benchmark
 
     if config is None:
         print(describe_present(args.files))
         return
-    run_dir = args.run_dir or Path("runs") / args.name
+    check_benchmark(config, "--name", args.name)
     result = run_benchmark(config, args.files, run_dir, args.splits)
     print(format_results([result]))
     conclude(f"{run_dir}: {len(result['splits']):,} splits of {args.name}, trained on {args.files}")
 
 
 def _add_experiment(stages: argparse._SubParsersAction) -> None:
-    experiment = stages.add_parser("experiment", help="the Polynormer paper's other experiments, each with a picture")
-    experiment.add_argument("name", choices=("scaling", "heatmaps", "ablation", "circular_skip_links", "monomials"))
-    experiment.add_argument("--output", type=Path, required=True, help="folder for the JSON file and the picture")
-    experiment.add_argument("--files", type=Path, help="heatmaps, ablation: folder of the benchmarks' files")
-    experiment.add_argument("--benchmark", choices=BENCHMARKS, metavar="NAME", default="minesweeper")
+    experiment = add_stage(
+        stages,
+        "experiment",
+        "the Polynormer paper's other experiments, each with a picture",
+        _run_experiment,
+        [
+            "tpugraphs experiment monomials --output monomials",
+            "tpugraphs experiment ablation --files files --benchmark minesweeper --output ablation",
+        ],
+    )
     experiment.add_argument(
-        "--config", help="YAML file, or the name of a shipped one (default: nodes/small/<benchmark>)"
+        "name", choices=("scaling", "heatmaps", "ablation", "circular_skip_links", "monomials"), help="which one"
+    )
+    experiment.add_argument(
+        "--output", type=Path, required=True, metavar="DIR", help="folder for the JSON file and the picture"
+    )
+    experiment.add_argument(
+        "--files", type=Path, metavar="DIR", help="heatmaps, ablation: folder of the benchmarks' files"
+    )
+    experiment.add_argument(
+        "--benchmark",
+        choices=BENCHMARKS,
+        metavar="NAME",
+        default="minesweeper",
+        help="heatmaps, ablation: data set to train on",
+    )
+    experiment.add_argument(
+        "--config", metavar="FILE", help="YAML file, or the name of a shipped one (default: nodes/small/<benchmark>)"
     )
     add_overrides(experiment)
-    experiment.set_defaults(run=_run_experiment)
 
 
 def _run_experiment(args: argparse.Namespace) -> None:
@@ -74,12 +116,15 @@ def _run_experiment(args: argparse.Namespace) -> None:
     config = None
     if needs_data:
         config = load_config(find_config(args.config or f"nodes/small/{args.benchmark}"), args.overrides)
+    check_output_folder("--output", args.output, args.files)
     keep_freed_memory()
     import_tensorflow()
     run = getattr(importlib.import_module(f"tpugraphs_polynormer.nodes.experiments.{args.name}"), f"run_{args.name}")
     if needs_data:
+        from tpugraphs_polynormer.nodes.benchmark import check_benchmark
         from tpugraphs_polynormer.nodes.datasets import read_benchmark
 
+        check_benchmark(config, "--benchmark", args.benchmark)
         result = run(args.output, read_benchmark(args.benchmark, args.files), config)
     else:
         result = run(args.output)

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import argparse
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
-from tpugraphs_polynormer.catalog import NUM_TEST_GRAPHS
-from tpugraphs_polynormer.cli.options import add_runs, conclude
+from tpugraphs_polynormer.catalog import COLLECTIONS, NUM_TEST_GRAPHS
+from tpugraphs_polynormer.cli.options import (
+    add_datasets,
+    add_runs,
+    add_seed,
+    check_output_file,
+    check_output_folder,
+    conclude,
+    whole_number,
+)
+from tpugraphs_polynormer.cli.parser import add_stage
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.process import import_tensorflow
+
+TITLE = "judging and using trained runs"
 
 
 def add_stages(stages: argparse._SubParsersAction) -> None:
@@ -22,18 +34,34 @@ def add_stages(stages: argparse._SubParsersAction) -> None:
     _add_rank(stages)
 
 
+def _add_split(parser: argparse.ArgumentParser, default: str, choices: Sequence[str]) -> None:
+    parser.add_argument("--split", default=default, choices=choices, help="which graphs")
+
+
 def _add_evaluate(stages: argparse._SubParsersAction) -> None:
-    evaluate = stages.add_parser("evaluate", help="metrics of trained runs, graph by graph")
-    add_runs(evaluate, "run directories, or folders of runs by seed; each is evaluated alone")
-    evaluate.add_argument("--split", default="valid", choices=("train", "valid", "test"))
-    evaluate.add_argument(
-        "--indices", type=Path, help="the folder eval_indices that `download` made (official protocol)"
+    evaluate = add_stage(
+        stages,
+        "evaluate",
+        "metrics of trained runs, graph by graph",
+        _run_evaluate,
+        [
+            "tpugraphs evaluate --run-dir runs/xla_random --datasets datasets",
+            "tpugraphs evaluate --run-dir runs/a runs/b --datasets datasets --indices data/eval_indices",
+        ],
     )
-    evaluate.add_argument("--output", type=Path, help="folder for the csv and JSON files (default: the run directory)")
-    evaluate.set_defaults(run=_run_evaluate)
+    add_runs(evaluate, "run directories, or folders of runs by seed; each is evaluated alone")
+    _add_split(evaluate, "valid", ("train", "valid", "test"))
+    evaluate.add_argument(
+        "--indices", type=Path, metavar="DIR", help="the folder eval_indices that `download` made (official protocol)"
+    )
+    evaluate.add_argument(
+        "--output", type=Path, metavar="DIR", help="folder for the csv and JSON files (default: the run directory)"
+    )
 
 
 def _run_evaluate(args: argparse.Namespace) -> None:
+    if args.output:
+        check_output_folder("--output", args.output, args.datasets)
     import_tensorflow()
     from tpugraphs_polynormer.ranking.evaluate import evaluate_runs, format_evaluations
 
@@ -50,21 +78,28 @@ def _run_evaluate(args: argparse.Namespace) -> None:
 
 
 def _add_predict(stages: argparse._SubParsersAction) -> None:
-    predict = stages.add_parser(
+    predict = add_stage(
+        stages,
         "predict",
-        help="rank the candidates of every test graph; a rerun continues",
-        epilog="All other options are Beam's, such as --runner, and imply --beam.",
+        "rank the candidates of every test graph; a rerun continues",
+        _run_predict,
+        [
+            "tpugraphs predict --run-dir runs/xla_random --datasets datasets --output predictions",
+            "tpugraphs predict --run-dir runs/seed-0 runs/seed-1 --datasets datasets --output predictions --beam",
+        ],
+        note="All other options are Beam's, such as --runner, and imply --beam.",
         allow_abbrev=False,
     )
     add_runs(predict, "run directories, or folders of runs by seed; those of one collection are averaged")
-    predict.add_argument("--output", type=Path, required=True, help="folder for the predictions")
-    predict.add_argument("--split", default="test", choices=("valid", "test"))
+    predict.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder for the predictions")
+    _add_split(predict, "test", ("valid", "test"))
     predict.add_argument("--average", default="rank", choices=("rank", "score"), help="how an ensemble is averaged")
     predict.add_argument("--beam", action="store_true", help="score in a Beam job (default runner: all cores)")
-    predict.set_defaults(run=_run_predict, takes_beam_arguments=True)
+    predict.set_defaults(takes_beam_arguments=True)
 
 
 def _run_predict(args: argparse.Namespace) -> None:
+    check_output_folder("--output", args.output, args.datasets, *args.run_dirs)
     import_tensorflow()
     from tpugraphs_polynormer.ranking.predict import plan_predictions, predict
 
@@ -84,15 +119,36 @@ def _run_predict(args: argparse.Namespace) -> None:
 
 
 def _add_submit(stages: argparse._SubParsersAction) -> None:
-    submit = stages.add_parser("submit", help="write, check or score a contest csv")
-    submit.add_argument(
-        "--archives", type=Path, help="folder that holds npz/ (not the preprocessed one); --check works without it"
+    submit = add_stage(
+        stages,
+        "submit",
+        "write, check or score a contest csv",
+        _run_submit,
+        [
+            "tpugraphs submit --predictions predictions --archives data --output submission.csv",
+            "tpugraphs submit --check submission.csv --archives data --truth data/truth",
+            "tpugraphs submit --predictions predictions --archives data --collections layout:xla:random",
+        ],
     )
-    submit.add_argument("--predictions", type=Path, help="folder that `tpugraphs predict` wrote")
-    submit.add_argument("--output", type=Path, default=Path("submission.csv"), help="with --predictions")
+    submit.add_argument(
+        "--archives",
+        type=Path,
+        metavar="DIR",
+        help="folder that holds npz/ (not the preprocessed one); --check works without it",
+    )
+    submit.add_argument("--predictions", type=Path, metavar="DIR", help="folder that `tpugraphs predict` wrote")
+    submit.add_argument(
+        "--collections",
+        nargs="+",
+        metavar="ID",
+        choices=COLLECTIONS,
+        help="collections that the csv has; the contest wants all (default: those with test graphs in --archives)",
+    )
+    submit.add_argument(
+        "--output", type=Path, default=Path("submission.csv"), metavar="FILE", help="with --predictions: the csv"
+    )
     submit.add_argument("--check", type=Path, metavar="FILE", help="check this file instead of writing one")
     submit.add_argument("--truth", type=Path, metavar="DIR", help="hidden runtimes, if known: print the score")
-    submit.set_defaults(run=_run_submit)
 
 
 def _run_submit(args: argparse.Namespace) -> None:
@@ -103,13 +159,16 @@ def _run_submit(args: argparse.Namespace) -> None:
 
     if (args.check is None) == (args.predictions is None):
         raise UserError("give either --predictions to write a submission, or --check to validate one")
-    for flag, value in (("--predictions", args.predictions), ("--truth", args.truth)):
+    needs = (("--predictions", args.predictions), ("--truth", args.truth), ("--collections", args.collections))
+    for flag, value in needs:
         if value and not args.archives:
             raise UserError(f"{flag} needs the names of the test graphs: give the folder that holds npz/ as --archives")
-    rows = expected_rows(args.archives) if args.archives else None
+    if args.predictions:
+        check_output_file("--output", args.output)
+    rows = expected_rows(args.archives, args.collections) if args.archives else None
     path = args.check or args.output
     if args.predictions:
-        rankings = read_rankings(args.predictions)
+        rankings = read_rankings(args.predictions, args.collections)
         write_submission(path, rankings, rows)
         conclude(f"{path}: {len(rows):,} rows of {len(rankings):,} predictions in {args.predictions}, none left out")
     elif violations := check_submission(path, rows):
@@ -123,28 +182,44 @@ def _run_submit(args: argparse.Namespace) -> None:
         advice = "give --archives to check graph names and candidate counts"
         print(f"{path}: {NUM_TEST_GRAPHS} rows, valid as far as can be told without the data ({advice})")
         return
-    print(f"{path}: {len(rows):,} rows, valid")
+    scope = f" for {', '.join(args.collections)} alone" if args.collections else ""
+    print(f"{path}: {len(rows):,} rows, valid{scope}")
     if args.truth:
         scores = score_submission(path, args.truth, rows)
         print(format_table(["collection", "score"], [[name, format_number(value)] for name, value in scores.items()]))
 
 
 def _add_report(stages: argparse._SubParsersAction) -> None:
-    report = stages.add_parser("report", help="one self-contained HTML page about trained runs")
+    report = add_stage(
+        stages,
+        "report",
+        "one self-contained HTML page about trained runs",
+        _run_report,
+        [
+            "tpugraphs report --run-dir runs/xla_random --datasets datasets --output report.html",
+            "tpugraphs report --run-dir runs/a runs/b --datasets datasets --note 'simulated data' --candidates 0",
+        ],
+    )
     add_runs(report, "run directories, or folders of runs by seed; several of one collection are compared")
-    report.add_argument("--output", type=Path, default=Path("report.html"))
-    report.add_argument("--split", default="valid", choices=("train", "valid"))
-    report.add_argument("--candidates", type=int, default=0, help="at most so many of each graph; 0 all")
+    report.add_argument("--output", type=Path, default=Path("report.html"), metavar="FILE", help="the page")
+    _add_split(report, "valid", ("train", "valid"))
+    report.add_argument(
+        "--candidates",
+        type=whole_number(0),
+        default=0,
+        metavar="N",
+        help="candidates of each graph to score at most; 0: all",
+    )
     report.add_argument("--submission", type=Path, metavar="FILE", help="show its test scores too; needs the next two")
     report.add_argument("--archives", type=Path, metavar="DIR", help="folder that holds npz/ with the test graphs")
     report.add_argument("--truth", type=Path, metavar="DIR", help="hidden runtimes of the test graphs, if known")
     report.add_argument("--heatmap", metavar="GRAPH", help="graph whose attention is drawn (default: a small one)")
-    report.add_argument("--title", default="TpuGraphs ranking report")
-    report.add_argument("--note", default="", help='a line below the title, such as "simulated data"')
-    report.set_defaults(run=_run_report)
+    report.add_argument("--title", default="TpuGraphs ranking report", metavar="TEXT", help="the page's title")
+    report.add_argument("--note", default="", metavar="TEXT", help='a line below the title, such as "simulated data"')
 
 
 def _run_report(args: argparse.Namespace) -> None:
+    check_output_file("--output", args.output)
     import_tensorflow()
     from tpugraphs_polynormer.ranking.report.page import write_report
 
@@ -168,14 +243,25 @@ def _run_report(args: argparse.Namespace) -> None:
 
 
 def _add_export(stages: argparse._SubParsersAction) -> None:
-    export = stages.add_parser("export", help="write a SavedModel that TF Serving can load")
-    export.add_argument("--run-dir", type=Path, required=True)
-    export.add_argument("--datasets", type=Path, required=True, help="folder of the preprocessed datasets")
-    export.add_argument("--output", type=Path, required=True, help="folder of the SavedModel, such as models/ranker/1")
-    export.set_defaults(run=_run_export)
+    export = add_stage(
+        stages,
+        "export",
+        "write a SavedModel that TF Serving can load",
+        _run_export,
+        [
+            "tpugraphs export --run-dir runs/xla_random --datasets datasets --output models/ranker/1",
+            "tpugraphs export --run-dir runs/tile/seed-0 --datasets datasets --output models/tile/1",
+        ],
+    )
+    export.add_argument("--run-dir", type=Path, required=True, metavar="DIR", help="a trained run")
+    add_datasets(export)
+    export.add_argument(
+        "--output", type=Path, required=True, metavar="DIR", help="folder of the SavedModel, such as models/ranker/1"
+    )
 
 
 def _run_export(args: argparse.Namespace) -> None:
+    check_output_folder("--output", args.output, args.run_dir, args.datasets)
     import_tensorflow()
     from tpugraphs_polynormer.ranking.export import export_ranker
 
@@ -185,20 +271,36 @@ def _run_export(args: argparse.Namespace) -> None:
 
 
 def _add_rank(stages: argparse._SubParsersAction) -> None:
-    rank = stages.add_parser("rank", help="rank layout candidates of your own program (HLO protobuf)")
-    rank.add_argument("program", type=Path, help="serialized HloProto or HloModuleProto, such as program.hlo.pb")
-    rank.add_argument("--run-dir", type=Path, required=True, help="a run trained on a layout collection")
-    rank.add_argument("--candidates", type=int, default=1000, help="how many to draw and score")
+    rank = add_stage(
+        stages,
+        "rank",
+        "rank layout candidates of your own program (HLO protobuf)",
+        _run_rank,
+        [
+            "tpugraphs rank program.hlo.pb --run-dir runs/xla_random",
+            "tpugraphs rank program.hlo.pb --run-dir runs/xla_random --candidates 5000 --output ranking.npz",
+        ],
+    )
+    rank.add_argument(
+        "program", type=Path, metavar="FILE", help="serialized HloProto or HloModuleProto, such as program.hlo.pb"
+    )
+    rank.add_argument("--run-dir", type=Path, required=True, metavar="DIR", help="a run trained on a layout collection")
+    rank.add_argument(
+        "--candidates", type=whole_number(1), default=1000, metavar="N", help="how many to draw and score"
+    )
     rank.add_argument("--mode", choices=("default", "random", "consistent"), default="default", help="how to draw")
-    rank.add_argument("--seed", type=int, default=0)
-    rank.add_argument("--top", type=int, default=5, help="how many of the best to print")
-    rank.add_argument("--output", type=Path, help="also write candidates, scores and ranking to this npz file")
-    rank.set_defaults(run=_run_rank)
+    add_seed(rank, "the drawn candidates")
+    rank.add_argument("--top", type=whole_number(1), default=5, metavar="N", help="how many of the best to print")
+    rank.add_argument(
+        "--output", type=Path, metavar="FILE", help="also write candidates, scores and ranking to this npz file"
+    )
 
 
 def _run_rank(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.archives.featurize import read_program
 
+    if args.output:
+        check_output_file("--output", args.output, args.program)
     module = read_program(args.program)
     import_tensorflow()
     from tpugraphs_polynormer.archives.writer import write_npz

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from tpugraphs_polynormer.cli.options import add_overrides, conclude, parse_numbers
+from tpugraphs_polynormer.cli.options import (
+    add_datasets,
+    add_overrides,
+    check_output_folder,
+    conclude,
+    parse_numbers,
+    whole_number,
+)
+from tpugraphs_polynormer.cli.parser import HelpFormatter, add_stage
 from tpugraphs_polynormer.process import import_tensorflow, keep_freed_memory
+
+TITLE = "training"
+_STRATEGIES = ("auto", "cpu", "gpu", "tpu", "multiworker")
 
 
 def add_stages(stages: argparse._SubParsersAction) -> None:
@@ -16,10 +29,17 @@ def add_stages(stages: argparse._SubParsersAction) -> None:
 
 
 def _add_config(stages: argparse._SubParsersAction) -> None:
-    config = stages.add_parser("config", help="show a config with every field's meaning")
+    examples = [
+        "tpugraphs config show demo/layout_xla_random",
+        "tpugraphs config show --set model.encoder=graphsage",
+        "tpugraphs config docs",
+    ]
+    config = add_stage(stages, "config", "show a config with every field's meaning", _run_config_show, examples)
     actions = config.add_subparsers(dest="action", required=True, metavar="ACTION")
-    show = actions.add_parser("show", help="print the resolved config")
-    show.add_argument("file", nargs="?", help="YAML file, or the name of a shipped one (default: the defaults)")
+    show = actions.add_parser("show", help="print the resolved config", formatter_class=HelpFormatter)
+    show.add_argument(
+        "file", nargs="?", metavar="FILE", help="YAML file, or the name of a shipped one (default: the defaults)"
+    )
     add_overrides(show)
     show.set_defaults(run=_run_config_show)
     docs = actions.add_parser("docs", help="print docs/config.md: every field, its default and meaning")
@@ -40,35 +60,81 @@ def _run_config_docs(args: argparse.Namespace) -> None:
 
 
 def _add_train(stages: argparse._SubParsersAction) -> None:
-    train = stages.add_parser("train", help="train a model that ranks candidates; a rerun continues")
-    train.add_argument("--config", help="YAML file, or the name of a shipped one, such as demo/layout_xla_random")
-    train.add_argument("--datasets", type=Path, required=True, help="folder of the preprocessed datasets")
-    train.add_argument("--run-dir", type=Path, required=True)
-    train.add_argument("--seeds", type=parse_numbers, metavar="0,1,2", help="one run per seed, and their spread")
-    train.add_argument("--indices", type=Path, help="the folder eval_indices that `download` made (official protocol)")
-    train.add_argument("--strategy", default="auto", choices=("auto", "cpu", "gpu", "tpu", "multiworker"))
-    train.add_argument("--devices", type=int, default=0, help="GPUs to use, or virtual CPU devices")
-    train.add_argument("--tpu", default="local", help="name of the TPU; local on a TPU VM")
+    train = add_stage(
+        stages,
+        "train",
+        "train a model that ranks candidates; a rerun continues",
+        _run_train,
+        [
+            "tpugraphs train --config demo/layout_xla_random --datasets datasets --run-dir runs/xla_random",
+            "tpugraphs train --config demo/tile_xla --datasets datasets --run-dir runs/tile --seeds 0,1,2 "
+            "--set training.epochs=20",
+        ],
+        note="A finished run is extended by the same command with a larger training.epochs.",
+    )
+    train.add_argument(
+        "--config", metavar="FILE", help="YAML file, or the name of a shipped one (default: the built-in settings)"
+    )
+    add_datasets(train)
+    train.add_argument(
+        "--run-dir", type=Path, required=True, metavar="DIR", help="folder for the config, metrics and checkpoints"
+    )
+    train.add_argument(
+        "--seeds",
+        type=parse_numbers,
+        metavar="0,1,2",
+        help="one run per seed, each in its folder, and their spread (default: one run, of the config's seed)",
+    )
+    train.add_argument(
+        "--indices", type=Path, metavar="DIR", help="the folder eval_indices that `download` made (official protocol)"
+    )
+    train.add_argument("--strategy", default="auto", choices=_STRATEGIES, help="what computes; auto: GPUs, else CPU")
+    train.add_argument(
+        "--devices",
+        type=whole_number(1, 1024),
+        metavar="N",
+        help="GPUs to use, or virtual CPU devices (default: all GPUs, one CPU)",
+    )
+    train.add_argument(
+        "--tpu", default="local", metavar="NAME", help="with --strategy tpu: its name; local on a TPU VM"
+    )
     add_overrides(train)
-    train.set_defaults(run=_run_train)
 
 
 def _run_train(args: argparse.Namespace) -> None:
-    import json
-
     from tpugraphs_polynormer.config.loader import find_config
     from tpugraphs_polynormer.config.schema import load_config
 
     config = load_config(args.config and find_config(args.config), args.overrides)
+    check_output_folder("--run-dir", args.run_dir, args.datasets)
     keep_freed_memory()
     import_tensorflow()
     from tpugraphs_polynormer.ranking.task import train_ranking
     from tpugraphs_polynormer.training.distribution import make_strategy
 
-    strategy = make_strategy(args.strategy, tpu=args.tpu, num_devices=args.devices)
+    strategy = make_strategy(args.strategy, tpu=args.tpu, num_devices=args.devices or 0)
     result = train_ranking(
         config, args.datasets, args.run_dir, strategy=strategy, seeds=args.seeds, indices_dir=args.indices
     )
-    print(json.dumps(result, indent=1))
+    print(_format_result(result, args.run_dir))
     trained = f"{len(args.seeds):,} runs" if args.seeds else f"a run of {result['epochs']:,} epochs"
     conclude(f"{args.run_dir}: {trained}, trained on {config.data.collection} of {args.datasets}")
+
+
+def _format_result(result: Mapping[str, Any], run_dir: Path) -> str:
+    """A line per run with the metrics of its best epoch, their mean where there are several, and what was written."""
+    from tpugraphs_polynormer.ranking.tables import format_number, format_table
+
+    runs = result["runs"] if "runs" in result else [{"run": run_dir.name, **result["best"]}]
+    names = [name for name, value in runs[0]["metrics"]["valid"].items() if isinstance(value, float | None)]
+    rows = [
+        [run["run"], str(run["epoch"]), *(format_number(run["metrics"]["valid"][name]) for name in names)]
+        for run in runs
+    ]
+    if "runs" in result:
+        means = result["metrics"]["valid"]
+        rows.append(["mean", "", *(format_number(means[name]["mean"]) for name in names)])
+        rows.append(["deviation", "", *(format_number(means[name]["std"]) for name in names)])
+    written = "summary.json, seed-*/" if "runs" in result else "result.json, metrics.jsonl, checkpoints/, tensorboard/"
+    table = format_table(["run (valid)", "best epoch", *names], rows)
+    return f"{table}\n{run_dir}: {written}"

@@ -21,6 +21,8 @@ from tpugraphs_polynormer.hlo.module import (
 
 _OPCODE_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_")
 _NO_SHAPE = Shape()
+_TEXT_BYTES = frozenset(b"\t\n\r" + bytes(range(0x20, 0x7F)))
+DUMP_ADVICE = "make it again: XLA dumps protobufs with xla_dump_hlo_as_proto"
 
 
 def parse_module(data: bytes) -> Module:
@@ -32,10 +34,24 @@ def parse_module(data: bytes) -> Module:
     message = find_module(data)
     if message is None:
         raise HloError(
-            f"not an HLO module: {len(data)} bytes of which neither an HloProto nor an HloModuleProto with "
-            "instructions can be read; expected a serialized protobuf, not HLO text: dump it with xla_dump_hlo_as_proto"
+            f"not an HLO module: found {describe_bytes(data)}, expected a serialized HloProto or HloModuleProto with "
+            f"instructions; {DUMP_ADVICE}"
         )
     return to_module(message)
+
+
+def describe_bytes(data: bytes) -> str:
+    """What bytes that are no HLO module probably are, in words."""
+    if not data:
+        return "an empty file"
+    start = data[:4096]
+    if data.lstrip().startswith(b"HloModule"):
+        return "HLO text"
+    if not set(start) - _TEXT_BYTES:
+        return f"{len(data):,} bytes of text"
+    if data.startswith(b"PK"):
+        return f"{len(data):,} bytes of a zip or npz file"
+    return f"{len(data):,} bytes of a truncated or damaged protobuf, or of another kind of file"
 
 
 def find_module(data: bytes) -> Any | None:

@@ -9,7 +9,14 @@ import numpy as np
 
 from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.module import Module
-from tpugraphs_polynormer.hlo.protobuf import find_module, is_program, parse_message, to_module
+from tpugraphs_polynormer.hlo.protobuf import (
+    DUMP_ADVICE,
+    describe_bytes,
+    find_module,
+    is_program,
+    parse_message,
+    to_module,
+)
 
 _NUM_TENSORS = 3
 _NUM_LAYOUT_DIMS = 6
@@ -70,8 +77,8 @@ def detect_kind(data: bytes) -> str:
     if _find_tile_tuning(data) is not None:
         return "tile"
     raise HloError(
-        f"not an HLO file: in these {len(data)} bytes there is no HloProto, HloModuleProto, ModuleTuningData or "
-        "TuningData with instructions; expected a serialized protobuf, not HLO text: dump it with xla_dump_hlo_as_proto"
+        f"not an HLO file: found {describe_bytes(data)}, expected a serialized HloProto, HloModuleProto, "
+        f"ModuleTuningData or TuningData with instructions; {DUMP_ADVICE}"
     )
 
 

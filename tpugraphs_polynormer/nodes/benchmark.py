@@ -123,6 +123,16 @@ def describe_present(data_dir: Path | str) -> str:
     return "\n".join(lines)
 
 
+def check_benchmark(config: Config, option: str, name: str) -> None:
+    """Raises ConfigError if an option names another data set than the config."""
+    _check(config)
+    if config.data.benchmark != name:
+        raise ConfigError(
+            f"data.benchmark: the config says {config.data.benchmark}, {option} says {name}; choose that data set's "
+            f"config, or add --set data.benchmark={name}"
+        )
+
+
 def _check(config: Config) -> None:
     if not isinstance(config, NodeConfig):
         raise ConfigError(f"task: found {config.task}, expected node_classification; or use `tpugraphs train`")

@@ -56,8 +56,9 @@ def export_ranker(run_dir: Path | str, data_dir: Path | str, output: Path | str)
                 sync(path)
             os.replace(model, output)
             sync(output.parent)
-    except OSError as fault:
-        raise RunError(f"{output}: cannot be written ({fault.strerror}); choose another --output") from None
+    except (OSError, tf.errors.OpError) as fault:
+        reason = fault.strerror if isinstance(fault, OSError) else fault.message.splitlines()[0]
+        raise RunError(f"{output}: cannot be written ({reason}); choose another --output") from None
     return output
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
-from tqdm import tqdm
 
 from tpugraphs_polynormer.catalog import find_collection
 from tpugraphs_polynormer.checksums import CHECKSUMS_NAME, write_checksums
@@ -18,6 +17,7 @@ from tpugraphs_polynormer.config.loader import dump_config
 from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME, DatasetError
 from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit
 from tpugraphs_polynormer.files import hash_file, only_writer, write_text
+from tpugraphs_polynormer.progress import Progress
 from tpugraphs_polynormer.ranking.runs import checkpoint_path, group_runs, hash_weights, load_ranker
 from tpugraphs_polynormer.ranking.submission import RECIPE_NAME, prediction_path, read_prediction, write_prediction
 from tpugraphs_polynormer.ranking.submission_rules import SubmissionError
@@ -146,7 +146,7 @@ def predict(plan: PredictionPlan) -> int:
     """Writes the missing predictions and returns their number. After a kill, the same call resumes."""
     with only_writer(plan.output):
         pending = plan.pending()
-        with tqdm(total=len(pending), desc="predict", unit="graph", disable=None) as progress:
+        with Progress(len(pending), "predict", "graph") as progress:
             for task, scores in _score(plan, pending):
                 write_prediction(plan.output, task.id, scores)
                 progress.update()

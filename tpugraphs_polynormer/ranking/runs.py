@@ -56,7 +56,7 @@ def checkpoint_path(run: RunDirectory) -> str:
     folder = run.path / "checkpoints" / "best"
     path = tf.train.latest_checkpoint(str(folder))
     if path is None:
-        raise RunError(f"{folder}: no checkpoint, expected that of the best epoch; run `tpugraphs train` first")
+        raise RunError(f"{folder}: no checkpoint, expected that of the best epoch; let `tpugraphs train` end an epoch")
     return path
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tqdm import tqdm
 
 from tpugraphs_polynormer.catalog import find_collection
 from tpugraphs_polynormer.config.schema import RankingModelConfig
@@ -17,6 +16,7 @@ from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.models.ranking.batch import Batch, unpack_batch
 from tpugraphs_polynormer.models.ranking.model import Encoded, RankingModel
+from tpugraphs_polynormer.progress import track
 from tpugraphs_polynormer.ranking.metrics import GraphAccumulator, GraphMetrics, graph_metrics
 
 # The largest number of per-candidate state values in a block; it limits memory.
@@ -160,7 +160,7 @@ def evaluate_split(
     """
     kind = find_collection(collection).kind
     results = []
-    for number in tqdm(range(len(split)), desc=collection, unit="graph", disable=None if progress else True):
+    for number in track(range(len(split)), len(split), f"evaluate {collection}", "graph", hidden=not progress):
         entry = split.graphs[number]
         numbers = candidates[number]
         runtimes = split.read_column(number, "runtimes", numbers)

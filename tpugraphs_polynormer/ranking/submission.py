@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from tpugraphs_polynormer.archives.npz import ArchiveError, read_arrays, read_shapes
 from tpugraphs_polynormer.archives.writer import write_npz
-from tpugraphs_polynormer.catalog import COLLECTIONS
+from tpugraphs_polynormer.catalog import COLLECTIONS, Collection
 from tpugraphs_polynormer.files import check_name, write_text
 from tpugraphs_polynormer.ranking.metrics import layout_contest_score, rank_candidates, tile_contest_score, true_costs
 from tpugraphs_polynormer.ranking.random_baseline import expected_contest_score
@@ -30,15 +30,19 @@ from tpugraphs_polynormer.ranking.submission_rules import ExpectedRow, Faults, S
 RECIPE_NAME = "recipe.json"  # in a folder of predictions: what they were made of
 
 
-def expected_rows(data_dir: Path | str) -> list[ExpectedRow]:
-    """The rows for the test split below `<data_dir>/npz`: collections in the order of the catalog, graphs by name.
+def expected_rows(data_dir: Path | str, collections: Sequence[str] | None = None) -> list[ExpectedRow]:
+    """The rows for the test split below `<data_dir>/npz`: collections in catalog order (None: all), graphs by name.
 
-    A collection without test graphs has no rows. Only the headers of the archives are read.
+    A collection without test graphs has no rows; one that is asked for by name must have some. Only the headers of the
+    archives are read.
     """
     root = Path(data_dir) / "npz"
     rows = []
-    for collection in COLLECTIONS.values():
-        for path in _sorted_archives(root / collection.folder / "test"):
+    for collection in _choose(collections):
+        paths = _sorted_archives(root / collection.folder / "test")
+        if collections is not None and not paths:
+            raise SubmissionError(f"{root / collection.folder / 'test'}: found no *.npz; leave {collection.id} out")
+        for path in paths:
             graph = check_name(path.name.removesuffix(".npz"), str(path))
             if re.search(r'[,"\r\n]', graph):
                 raise SubmissionError(
@@ -76,10 +80,10 @@ def read_prediction(path: Path | str) -> tuple[np.ndarray, np.ndarray]:
     return ranking, scores
 
 
-def read_rankings(predictions_dir: Path | str) -> dict[str, np.ndarray]:
-    """The rankings of all prediction files below a folder, by ID."""
+def read_rankings(predictions_dir: Path | str, collections: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    """The rankings of the prediction files below a folder, of some collections (None: all), by ID."""
     rankings = {}
-    for collection in COLLECTIONS.values():
+    for collection in _choose(collections):
         for path in _sorted_archives(Path(predictions_dir) / collection.folder):
             (ranking,) = _read_arrays(path, "ranking")
             rankings[f"{collection.id}:{path.name.removesuffix('.npz')}"] = ranking
@@ -93,6 +97,7 @@ def write_submission(path: Path | str, rankings: Mapping[str, np.ndarray], expec
     path = Path(path)
     faults = Faults()
     known = {row.id for row in expected}
+    _check_collections(path, rankings, expected)
     for row_id in rankings:
         if row_id not in known:
             faults.add("foreign", row_id, None, "a ranking", "none: the test split has no such graph")
@@ -146,7 +151,32 @@ def _average(scores: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return means | {"mean": statistics.fmean(means.values())}
 
 
-def _sorted_archives(folder: Path) -> Iterable[Path]:
+def _choose(collections: Sequence[str] | None) -> list[Collection]:
+    """The collections of these ids in catalog order; None means all."""
+    return [each for each in COLLECTIONS.values() if collections is None or each.id in collections]
+
+
+def _check_collections(path: Path, rankings: Mapping[str, np.ndarray], expected: Sequence[ExpectedRow]) -> None:
+    """Raises in one line what would otherwise be a line per graph: other data, or collections without any ranking."""
+    known = [row.id for row in expected if row.id in rankings]
+    if rankings and not known:
+        first = next(iter(rankings))
+        raise SubmissionError(
+            f"{path}: not written: none of the {len(rankings)} predicted graphs is a test graph of --archives: the "
+            f"predictions are of other data or of another split (found {first}, expected such as {expected[0].id})"
+        )
+    wanted = dict.fromkeys(row.collection.id for row in expected)
+    predicted = {ExpectedRow(row_id, 0).collection.id for row_id in rankings}
+    missing = [name for name in wanted if name not in predicted]
+    if missing:
+        have = " ".join(name for name in wanted if name in predicted)
+        raise SubmissionError(
+            f"{path}: not written: no predictions for {', '.join(missing)}; predict them too, or write a csv of the "
+            f"others alone with --collections {have}"
+        )
+
+
+def _sorted_archives(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.npz"), key=lambda path: path.name)
 
 

@@ -140,7 +140,14 @@ class RankingTask:
 
 def open_collection(config: RankingConfig, data_dir: Path | str) -> RankingDataset:
     """The dataset of the config's collection, below the folder of all datasets."""
-    return RankingDataset(Path(data_dir) / find_collection(config.data.collection).folder)
+    collection = RankingDataset(Path(data_dir) / find_collection(config.data.collection).folder)
+    found = collection.manifest.collection
+    if found != config.data.collection:
+        raise DatasetError(
+            f"{collection.folder}: found a dataset of {found}, expected one of {config.data.collection}; move it to "
+            f"{Path(data_dir) / find_collection(found).folder}, or preprocess again"
+        )
+    return collection
 
 
 def build_ranking_model(config: RankingConfig, facts: DatasetFacts) -> RankingModel:

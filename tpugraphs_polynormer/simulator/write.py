@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from tpugraphs_polynormer.archives.writer import Blocks, write_archive, write_npz
 from tpugraphs_polynormer.catalog import COLLECTIONS, NUM_LAYOUT_FEATURES, SPLITS
@@ -24,6 +23,7 @@ from tpugraphs_polynormer.hlo.features import ModuleArrays, featurize_module
 from tpugraphs_polynormer.hlo.module import Module
 from tpugraphs_polynormer.hlo.sampling import gather_layouts
 from tpugraphs_polynormer.process import end_with_process
+from tpugraphs_polynormer.progress import Progress
 from tpugraphs_polynormer.simulator.costs import LayoutCosts, measure
 from tpugraphs_polynormer.simulator.programs import SOURCES, draw_program
 from tpugraphs_polynormer.simulator.scales import SCALES, Scale, draw_count
@@ -65,9 +65,7 @@ def simulate(
     with (
         only_writer(out),
         (out / JOURNAL_NAME).open("a") as journal,
-        tqdm(
-            total=len(graphs), initial=len(graphs) - len(pending), desc=f"simulate {scale}", unit="graph", disable=None
-        ) as progress,
+        Progress(len(graphs), f"simulate {scale}", "graph", done=len(graphs) - len(pending)) as progress,
     ):
         for graph, candidates in _run(out, scale, seed, pending, num_workers):
             finished[graph] = candidates
@@ -94,20 +92,31 @@ def _open_journal(out: Path, scale: str, seed: int) -> dict[Graph, int]:
     header = {"simulation": _VERSION, "scale": scale, "seed": seed}
     path = out / JOURNAL_NAME
     if not path.exists():
+        if (out / "npz").exists():
+            raise UserError(
+                f"{out / 'npz'}: found archives that no simulation wrote (there is no {JOURNAL_NAME}); simulated ones "
+                "are not put beside them: choose another --archives folder"
+            )
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(header) + "\n")
         return {}
-    *lines, last = path.read_text().splitlines(keepends=True)
-    if last.endswith("\n"):
-        lines.append(last)
-    elif lines:  # a killed run left an incomplete line
-        write_text(path, "".join(lines))
-    found = [json.loads(line) for line in lines]
-    if found[:1] != [header]:
-        raise UserError(
-            f"{path}: found {found[:1]}, expected {header}; choose another --archives folder, or remove this folder"
+    advice = "choose another --archives folder, or remove this one"
+    try:
+        text = path.read_text(encoding="utf-8")
+        whole = text[: text.rfind("\n") + 1]
+        first, *rest = (json.loads(line) for line in whole.splitlines())
+        graphs = {Graph(each["collection"], each["split"], each["number"]): each["candidates"] for each in rest}
+        found = {name: first[name] for name in header}
+    except (ValueError, LookupError, TypeError):
+        raise UserError(f"{path}: not the journal of a simulation; {advice}") from None
+    if found != header:
+        told = " and ".join(
+            f"{name} {found[name]}, not {header[name]}" for name in header if found[name] != header[name]
         )
-    return {Graph(each["collection"], each["split"], each["number"]): each["candidates"] for each in found[1:]}
+        raise UserError(f"{out}: holds a simulation of {told}; {advice}")
+    if whole != text:  # a killed run left an incomplete line
+        write_text(path, whole)
+    return graphs
 
 
 def _run(out: Path, scale: str, seed: int, graphs: Sequence[Graph], num_workers: int) -> Iterator[tuple[Graph, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 import weakref
@@ -41,7 +42,13 @@ class Checkpoints:
 
     def save(self, number: int) -> None:
         """Saves the current state under a number, then deletes the previous checkpoint."""
-        self._manager.save(checkpoint_number=number)
+        try:
+            self._manager.save(checkpoint_number=number)
+        except (tf.errors.OpError, OSError) as fault:
+            raise RunError(
+                f"{self._folder}: the checkpoint of {number} epochs cannot be written ({_first_line(fault)}); is the "
+                "disk full? The one before is kept: mend that, then run the same command again"
+            ) from fault
 
     def restore(self) -> int:
         """Restores the saved state and returns its number; a variable missing in the checkpoint is an error."""
@@ -50,9 +57,15 @@ class Checkpoints:
             raise RunError(f"{self._folder}: no checkpoint; train first")
         try:
             self._checkpoint.restore(path).assert_existing_objects_matched()
-        except (tf.errors.OpError, AssertionError, ValueError) as fault:
-            reason = (str(fault).strip() or repr(fault)).splitlines()[0]
-            raise RunError(
-                f"{path}: not a checkpoint of this model ({reason:.200}); train again, in a new run directory"
-            ) from fault
+        except (tf.errors.OpError, RuntimeError, LookupError, AssertionError, ValueError) as fault:
+            reason = f"({_first_line(fault)}); train again, in a new run directory"
+            if isinstance(fault, AssertionError | ValueError):
+                raise RunError(f"{path}: not a checkpoint of this model {reason}") from fault
+            raise RunError(f"{path}: a truncated or damaged checkpoint {reason}") from fault
         return int(path.rsplit("-", 1)[1])
+
+
+def _first_line(fault: Exception) -> str:
+    """The fault in one line, without the name that TensorFlow gives the node."""
+    text = re.sub(r"\{\{.*?\}\}\s*", "", str(fault)).strip() or repr(fault)
+    return f"{text.splitlines()[0]:.400}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,10 +15,15 @@ class EventLog:
     """The event files in `<run>/tensorboard`: the loss and the metrics of each evaluated epoch."""
 
     def __init__(self, run: RunDirectory) -> None:
-        self._writer = tf.summary.create_file_writer(str(run.path / "tensorboard"))
+        self._folder = str(run.path / "tensorboard")
         # The same metadata as tf.summary.scalar writes; that function would need the tensorboard package.
         self._metadata = tf.compat.v1.SummaryMetadata(data_class=1)
         self._metadata.plugin_data.plugin_name = "scalars"
+
+    @functools.cached_property
+    def _writer(self) -> tf.summary.SummaryWriter:
+        """Made with the first record: a run that cannot start leaves no file."""
+        return tf.summary.create_file_writer(self._folder)
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Writes the loss and the metrics of one record of metrics.jsonl."""

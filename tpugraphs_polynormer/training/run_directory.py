@@ -7,7 +7,9 @@ after the last checkpoint are dropped on resume, because their epochs are traine
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ CONFIG_NAME = "config.yaml"
 METRICS_NAME = "metrics.jsonl"
 RESULT_NAME = "result.json"
 FACTS_NAME = "dataset.json"  # what a ranking run keeps of its data
+_logger = logging.getLogger(__name__)
 
 
 class RunError(UserError):
@@ -39,6 +42,25 @@ def _load_own_config(path: Path) -> Config:
         ) from None
 
 
+def _is_extension(present: Config, wanted: Config) -> bool:
+    """Whether the wanted config only has more epochs of the last phase, which the present one has some of."""
+    epochs = present.training.epochs
+    if not 0 < epochs < wanted.training.epochs:
+        return False
+    return dataclasses.replace(wanted, training=dataclasses.replace(wanted.training, epochs=epochs)) == present
+
+
+def _explain_missing(path: Path) -> str:
+    """Why a path is no run directory, with the usual cause first."""
+    if not path.is_dir():
+        return f"{path}: found {'a file' if path.exists() else 'nothing'}, expected a run directory; check the path"
+    runs = sorted(each.parent.name for each in path.glob(f"*/{CONFIG_NAME}"))
+    if runs:
+        shown = ", ".join(runs[:5]) + (f" and {len(runs) - 5} more" if len(runs) > 5 else "")
+        return f"{path}: no {CONFIG_NAME} in it, but runs in its folders ({shown}); name them, such as {path / runs[0]}"
+    return f"{path}: no {CONFIG_NAME} in it, expected a run directory; check the path, or run `tpugraphs train` first"
+
+
 class RunDirectory:
     """One training run on disk.
 
@@ -52,13 +74,25 @@ class RunDirectory:
 
     @staticmethod
     def start(path: Path | str, config: Config) -> RunDirectory:
-        """A new run, or an existing one of the same config; RunError names the fields that differ."""
+        """Opens a new or an unfinished run; refuses one of a different config, naming the fields that differ.
+
+        A larger training.epochs extends a run: its result is removed, and training continues from the last checkpoint.
+        """
         path = Path(path)
         path.mkdir(parents=True, exist_ok=True)
         target = path / CONFIG_NAME
         if target.exists():
-            differences = config_differences(_load_own_config(path), config)
-            if differences:
+            present = _load_own_config(path)
+            differences = config_differences(present, config)
+            if differences and _is_extension(present, config):
+                (path / RESULT_NAME).unlink(missing_ok=True)  # first: killed here, the run only is not finished
+                write_text(target, dump_config(config))
+                _logger.info(
+                    "%s: extended from %d to %d epochs; the learning rate's schedule is computed anew, so the weights "
+                    "are not those of a run of that length from the start",
+                    *(path, present.training.epochs, config.training.epochs),
+                )
+            elif differences:
                 raise RunError(
                     f"{path}: this run was started with another config: {'; '.join(differences)} "
                     "(there != here); use the same settings, or another run directory"
@@ -72,7 +106,7 @@ class RunDirectory:
         """An existing run with its own config."""
         path = Path(path)
         if not (path / CONFIG_NAME).is_file():
-            raise RunError(f"{path}: no {CONFIG_NAME} in it, expected a run directory; run `tpugraphs train` first")
+            raise RunError(_explain_missing(path))
         return RunDirectory(path, _load_own_config(path))
 
     def read_metrics(self) -> list[dict[str, Any]]:
@@ -80,11 +114,13 @@ class RunDirectory:
         path = self.path / METRICS_NAME
         lines = path.read_text().splitlines() if path.exists() else []
         records = []
-        for line in lines:
+        for number, line in enumerate(lines, start=1):
             try:
                 records.append(json.loads(line))
             except ValueError:
                 break
+            if not isinstance(records[-1], dict) or "epoch" not in records[-1]:
+                raise RunError(f"{path}: line {number}: not a record of an epoch; train again, in a new run directory")
         return records
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
@@ -114,9 +150,9 @@ class RunDirectory:
         if not path.is_file():
             raise RunError(f"{path}: not found; let the stage that writes it finish")
         try:
-            return json.loads(path.read_text())
+            return json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as fault:
-            raise RunError(f"{path}: not readable ({fault}); train again, in a new run directory") from None
+            raise RunError(f"{path}: not readable JSON ({fault}); train again, in a new run directory") from None
 
 
 def _dump_json(value: Any) -> str:

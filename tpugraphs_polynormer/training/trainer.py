@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tqdm import tqdm
 
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import only_writer
+from tpugraphs_polynormer.progress import Progress
 from tpugraphs_polynormer.training.checkpoints import Checkpoints
 from tpugraphs_polynormer.training.distribution import is_chief, wait_for_workers
 from tpugraphs_polynormer.training.event_log import EventLog
@@ -26,6 +26,7 @@ from tpugraphs_polynormer.training.task import Task, locate_phase
 SUMMARY_NAME = "summary.json"
 FORMAT_VERSION = 1
 _LOG_SECONDS = 10  # minimum time between two log lines of a phase
+_DIVERGED, _HUGE_LOSS = 10.0, 1e6  # a last loss of so many times the lowest one, or above this, is told
 _logger = logging.getLogger(__name__)
 
 
@@ -98,8 +99,12 @@ class Trainer:
         """Trains from the latest checkpoint to the last epoch, or until patience is exhausted; returns result.json."""
         epoch = self._resume()
         self._saved_at = self._logged_at = time.monotonic()
-        while epoch < self._num_epochs and not self._is_exhausted():
-            epoch = self._train_phase(epoch)
+        steps, name = self.task.steps_per_epoch, f"train {self.run.path.name}"
+        total = self._num_epochs * steps
+        with Progress(total, name, "step", done=epoch * steps, hidden=not self._writes) as progress:
+            while epoch < self._num_epochs and not self._is_exhausted():
+                epoch = self._train_phase(epoch, progress)
+        self._tell_end(epoch)
         best = best_record(self._records, across_phases=self.task.selects_across_phases)
         result = {"format_version": FORMAT_VERSION, "task": self.task.config.task, "best": best, "epochs": epoch}
         if self._writes:
@@ -121,18 +126,34 @@ class Trainer:
             self.task.enter_phase(locate_phase(self.task.phases, done - 1)[0])
         return done
 
-    def _train_phase(self, start: int) -> int:
+    def _tell_end(self, epoch: int) -> None:
+        """Says what a user should know of how the training ended: early, or with a loss that grew."""
+        if epoch < self._num_epochs:
+            _logger.info(
+                "%s: ended after %d of %d epochs: training.patience=%d evaluations without a better one",
+                *(self.run.path, epoch, self._num_epochs, self._config.patience),
+            )
+        last = self._records[-1]
+        losses = [record["loss"] for record in self._records if record["phase"] == last["phase"]]
+        has_grown = last["loss"] > max(losses[0], _DIVERGED * min(losses))
+        if has_grown or last["loss"] > _HUGE_LOSS:
+            _logger.warning(
+                "%s: the run diverged: its last epoch's loss is %.4g, its lowest %.4g; lower training.learning_rate, "
+                "or clip with training.clip_norm, in a new run directory",
+                *(self.run.path, last["loss"], min(losses)),
+            )
+
+    def _train_phase(self, start: int, progress: Progress) -> int:
         """Trains to the end of the phase of epoch `start`, or until patience is exhausted; returns completed epochs."""
         task, steps = self.task, self.task.steps_per_epoch
         phase, end = locate_phase(task.phases, start)
         task.enter_phase(phase)
         self.learner.make_train_function(force=True)  # trace again: the phase is a Python value of the traced step
         dataset = self._strategy.distribute_datasets_from_function(lambda context: task.make_dataset(start, context))
-        hidden = None if self._writes else True  # None hides the bar if stderr is not a terminal
-        with tqdm(total=end * steps, initial=start * steps, desc=phase, leave=False, disable=hidden) as bar:
-            callback = _AfterEpoch(self._after_epoch, bar, start)
-            epochs = {"initial_epoch": start, "epochs": end, "steps_per_epoch": steps}
-            self.learner.fit(dataset, **epochs, callbacks=[callback], verbose=0)
+        progress.name = f"train {self.run.path.name}, {phase} phase"
+        callback = _AfterEpoch(self._after_epoch, progress, start, steps)
+        epochs = {"initial_epoch": start, "epochs": end, "steps_per_epoch": steps}
+        self.learner.fit(dataset, **epochs, callbacks=[callback], verbose=0)
         return callback.done
 
     def _after_epoch(self, epoch: int, loss: float, seconds: float) -> bool:
@@ -140,8 +161,9 @@ class Trainer:
         bad_step = int(self.learner.bad_step.numpy())
         if bad_step >= 0:
             raise RunError(
-                f"{self.run.path}: the loss became non-finite at step {bad_step}; the last good checkpoint is kept. "
-                "Lower training.learning_rate, or clip with training.clip_norm, in a new run directory"
+                f"{self.run.path}: the run diverged: the loss became non-finite at step {bad_step}; "
+                f"{self._tell_kept()}. Lower training.learning_rate, or clip with training.clip_norm, in a new run "
+                "directory"
             )
         phase, end = locate_phase(self.task.phases, epoch)
         ends_phase = epoch + 1 == end
@@ -161,8 +183,8 @@ class Trainer:
         try:
             metrics = self.task.evaluate()
         except UserError as fault:  # the last update of an epoch can make weights non-finite after the last loss
-            where = f"{self.run.path}: validation after epoch {record['epoch']}"
-            raise RunError(f"{where} failed: {fault}; the last good checkpoint is kept") from fault
+            where = f"{self.run.path}: the run diverged: validation after epoch {record['epoch']}"
+            raise RunError(f"{where} failed: {fault}; {self._tell_kept()}") from fault
         value = self.task.select(metrics)
         record["evaluation_seconds"] = round(time.monotonic() - started, 4)
         record |= {"metrics": metrics, "selection": value if math.isfinite(value) else None}
@@ -179,6 +201,9 @@ class Trainer:
             pairs = [(f"{split} {name}", each) for split in metrics for name, each in metrics[split].items()]
             shown = ", ".join(f"{name} {each:.4f}" for name, each in pairs if isinstance(each, float))
             _logger.info("epoch %d: loss %.4f, %s", record["epoch"], record["loss"], shown)
+
+    def _tell_kept(self) -> str:
+        return "the last good checkpoint is kept" if self._latest.exists else "no checkpoint was saved before"
 
     def _is_exhausted(self) -> bool:
         """Whether the last phase has had `patience` evaluations without improvement; a warm-up never stops early."""
@@ -199,20 +224,22 @@ class Trainer:
 
 
 class _AfterEpoch(tf.keras.callbacks.Callback):
-    """Updates the progress bar, and calls the trainer after each epoch, which may stop training."""
+    """Counts the steps, and calls the trainer after each epoch, which may stop training."""
 
-    def __init__(self, after_epoch: Callable[[int, float, float], bool], bar: tqdm, done: int) -> None:
+    def __init__(
+        self, after_epoch: Callable[[int, float, float], bool], progress: Progress, done: int, steps: int
+    ) -> None:
         super().__init__()
-        self._after_epoch, self._bar, self.done = after_epoch, bar, done
-        self._supports_tf_logs = True  # Keras then does not copy the loss to the host after every batch
+        self._after_epoch, self._progress, self.done, self._steps = after_epoch, progress, done, steps
+        self._supports_tf_logs = True  # Keras then copies no loss to the host between epochs
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        """Notes the time and the step at which the epoch starts."""
-        self._started, self._first_step = time.monotonic(), self._bar.n
+        """Starts the clock."""
+        self._started = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Updates the bar; `batch` is the last step of one execution."""
-        self._bar.update(self._first_step + batch + 1 - self._bar.n)
+        """Counts the steps; `batch` is the last step of one execution."""
+        self._progress.advance_to(self.done * self._steps + batch + 1)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, tf.Tensor]) -> None:
         """Calls the trainer, and stops if it says so."""

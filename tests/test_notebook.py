@@ -1,9 +1,11 @@
 """The Kaggle notebook: its cells run unchanged on a small simulated tree."""
 
+import ast
 import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -49,12 +51,39 @@ def test_its_cells_lead_to_a_valid_submission(trained: Trained, tmp_path: Path) 
 from pathlib import Path
 TREE, WORK = Path({str(trained.tree)!r}), Path({str(tmp_path)!r})
 CONFIGS = {{name: Path("configs/demo") / f"{{name.replace(':', '_')}}.yaml" for name in {[LAYOUT, TILE]!r}}}
-SETTINGS, SEEDS, BEAM = {list(SMALL)!r}, "0,1", ["--runner=FnApiRunner"]
+SETTINGS, SEEDS, BEAM = {list(SMALL)!r}, [0, 1], ["--runner=FnApiRunner"]
+HOURS, KEEP_DATASETS = 1, False
 """
-    source = "\n".join([parameters, *("".join(cell["source"]) for cell in code_cells()[1:])])
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    check = "print('drawn:', [len(axes.lines) for axes in plt.gcf().axes])"
+    source = "\n".join([parameters, *("".join(cell["source"]) for cell in code_cells()[1:]), check])
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"}
     command = [sys.executable, "-c", source]
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert check_submission(tmp_path / "submission.csv", expected_rows(trained.tree)) == []
-    assert (tmp_path / "report.html").read_text().count("seed-1") > 2
+    assert (
+        ended.stdout.splitlines()[-1] == "drawn: [2, 2, 2, 2]"
+    )  # a curve and the graphs of two seeds, two collections
+    for collection in (LAYOUT, TILE):
+        assert (tmp_path / f"report_{collection.replace(':', '_')}.html").read_text().count("seed-1") > 2
+    assert list((tmp_path / "dataset").rglob("*.tfrecord")) == []  # removed: the disk holds one collection at a time
+    again = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert again.returncode == 0 and "loss" not in again.stdout, "a rerun continues where the first one ended"
+
+
+def test_its_stages_can_be_interrupted_and_their_failures_stop_the_notebook(tmp_path: Path) -> None:
+    names: dict = {"WORK": tmp_path, "CONFIGS": {}, "HOURS": 1, "SEEDS": [0]}
+    source = "".join(code_cells()[1]["source"])
+    exec(source.replace("len(CONFIGS) * len(SEEDS)", "1"), names)
+    with pytest.raises(RuntimeError, match="inspect failed"):
+        names["stage"]("inspect", tmp_path / "nothing.npz")
+    started = time.monotonic()
+    slow = ["simulate", "--archives", tmp_path / "a", "--scale", "full", "--workers", 1]
+    names["stage"](*slow, hours=5 / 3600)
+    assert time.monotonic() - started < 60
+
+
+def test_its_cells_are_code_of_every_python_that_is_supported() -> None:
+    assert json.loads(NOTEBOOK.read_text())["metadata"]["language_info"]["version"] == "3.12"
+    for cell in code_cells():
+        ast.parse("".join(cell["source"]), feature_version=(3, 10))

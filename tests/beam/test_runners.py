@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -52,11 +53,18 @@ def tree(tmp_path_factory) -> Path:
     return write_small_tree(tmp_path_factory.mktemp("tree"))
 
 
+def check_quiet(done: subprocess.CompletedProcess, output: Path) -> None:
+    """It succeeded, and said nothing on stderr but its last line."""
+    counts = "read 17 archives, wrote 17 graphs in [0-9]+ shards; left out: 0 rejected, 0 excluded"
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(f".*{re.escape(str(output))}: {counts}\n", done.stderr), done.stderr
+
+
 @pytest.fixture(scope="module")
 def expected(tree, tmp_path_factory) -> dict[str, bytes]:
     output = tmp_path_factory.mktemp("one") / "out"
     done = run(tree, output, *ONE_WORKER)
-    assert (done.returncode, done.stderr) == (0, "")
+    check_quiet(done, output)
     assert done.stdout.splitlines() == [f"{LAYOUT}: {output}", f"{TILE}: {output}"]
     found = contents(output)
     assert {f"{FOLDER}/{MANIFEST_NAME}", f"{FOLDER}/train-00003-of-00004.tfrecord"} <= set(found)
@@ -65,7 +73,7 @@ def expected(tree, tmp_path_factory) -> dict[str, bytes]:
 
 def test_two_workers_write_the_same_bytes(tree, tmp_path, expected):
     done = run(tree, tmp_path / "out", "--direct_num_workers=2")
-    assert (done.returncode, done.stderr) == (0, "")
+    check_quiet(done, tmp_path / "out")
     assert contents(tmp_path / "out") == expected
 
 
@@ -120,7 +128,7 @@ def test_a_dask_cluster_writes_the_same_bytes(tree, tmp_path, expected, dask_add
     with Client(dask_address) as client:
         client.wait_for_workers(2, timeout=60)
         done = run(tree, tmp_path / "out", DASK_RUNNER, f"--dask_client_address={dask_address}")
-        assert (done.returncode, done.stderr) == (0, "")
+        check_quiet(done, tmp_path / "out")
         assert contents(tmp_path / "out") == expected
         assert list(client.run(loaded_shards).values()) == [True, True]  # both workers processed shards
 

@@ -55,6 +55,7 @@ TABLES = {
         "|---",
         *(f"| layout:xla:random | {split} | 1 |" for split in ("train", "valid", "test")),
     ],
+    "checksums": [" unchecked:", "   checked:", "a step, checked against unchecked:"],
     "simulation_fidelity": ["real graph ", "alexnet_train_batch_32 ", "unet_3d.4x4.bf16 ", "copy.24", "fusion.181"],
 }
 FAST = {"epoch_against_torch", "featurize", "node_classification", "simulation_fidelity"}

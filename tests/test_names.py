@@ -91,7 +91,7 @@ def test_a_foreign_manifest_makes_no_stage_leave_its_folder(stage, what, trained
         capsys.readouterr()
         assert main([stage, *places]) == 2
         last = capsys.readouterr().err.splitlines()[-1]
-        assert last.startswith(f"tpugraphs {stage}: error: {path}") and repr(name) in last
+        assert last.startswith(f"tpugraphs {stage}: error: {path}") and repr(name)[:60] in last
         shutil.rmtree(datasets)
     assert all(victim.read_bytes() == b"mine" for victim in victims)
     assert sorted(mine.iterdir()) == sorted(victims) and not list(tmp_path.glob("out/**/*.npz"))

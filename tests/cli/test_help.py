@@ -18,6 +18,7 @@ ORDER = (
     "inspect",
     "featurize",
     "preprocess",
+    "verify",
     "config",
     "train",
     "evaluate",

@@ -44,12 +44,12 @@ def test_a_run_that_ended_in_the_warm_up_is_restored_in_its_phase(tmp_path) -> N
     config = small_config(LAYOUT, "training.local_epochs=1", "training.epochs=1", "training.steps_per_epoch=1")
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     train_ranking(config, ranking_datasets(), tmp_path, strategy=strategy)
-    assert load_ranker(tmp_path, ranking_datasets()).model.encoder.phase == "global"
+    assert load_ranker(tmp_path, ranking_datasets()).phase == "global"
     best = tmp_path / "checkpoints" / "best"
     for path in best.glob("ckpt-2.*"):
         path.rename(best / path.name.replace("ckpt-2", "ckpt-1"))
     (best / "checkpoint").write_text('model_checkpoint_path: "ckpt-1"\n')
-    assert load_ranker(tmp_path, ranking_datasets()).model.encoder.phase == "local"
+    assert load_ranker(tmp_path, ranking_datasets()).phase == "local"
 
 
 @pytest.mark.parametrize("missing", ["checkpoints", "config.yaml"])

@@ -210,9 +210,18 @@ def _add_report(stages: argparse._SubParsersAction) -> None:
         metavar="N",
         help="candidates of each graph to score at most; 0: all",
     )
-    report.add_argument("--submission", type=Path, metavar="FILE", help="show its test scores too; needs the next two")
-    report.add_argument("--archives", type=Path, metavar="DIR", help="folder that holds npz/ with the test graphs")
-    report.add_argument("--truth", type=Path, metavar="DIR", help="hidden runtimes of the test graphs, if known")
+    report.add_argument(
+        "--submission",
+        type=Path,
+        metavar="FILE",
+        help="also show the test scores of this csv (default: none); needs --archives and --truth",
+    )
+    report.add_argument(
+        "--archives", type=Path, metavar="DIR", help="folder that holds npz/ with the test graphs (default: none)"
+    )
+    report.add_argument(
+        "--truth", type=Path, metavar="DIR", help="folder of the hidden runtimes of the test graphs (default: none)"
+    )
     report.add_argument("--heatmap", metavar="GRAPH", help="graph whose attention is drawn (default: a small one)")
     report.add_argument("--title", default="TpuGraphs ranking report", metavar="TEXT", help="the page's title")
     report.add_argument("--note", default="", metavar="TEXT", help='a line below the title, such as "simulated data"')

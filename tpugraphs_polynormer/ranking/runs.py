@@ -73,9 +73,11 @@ def hash_weights(prefix: str) -> str:
                 values = reader.get_tensor(name)
                 digest.update(f"{name} {values.dtype} {values.shape}\n".encode())
                 digest.update(np.ascontiguousarray(values).tobytes())
-    except (tf.errors.OpError, RuntimeError, ValueError) as fault:
+    except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as fault:  # IndexError: a cut file
         reason = (str(fault).strip() or repr(fault)).splitlines()[0]
-        raise RunError(f"{prefix}: a damaged checkpoint ({reason:.200}); train again, in a new run directory") from None
+        raise RunError(
+            f"{prefix}: a truncated or damaged checkpoint ({reason:.200}); train again, in a new run directory"
+        ) from None
     return digest.hexdigest()
 
 

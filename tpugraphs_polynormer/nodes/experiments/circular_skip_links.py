@@ -41,7 +41,7 @@ def refine_colors(source: np.ndarray, target: np.ndarray, num_nodes: int) -> lis
 def build_random_polynormer(version: int, seed: int) -> Polynormer:
     """A small Polynormer with random weights, in its global phase."""
     tf.keras.utils.set_random_seed(seed)
-    return Polynormer(num_heads=2, head_dim=8, num_local_layers=3, num_global_layers=1, phase="global", version=version)
+    return Polynormer(num_heads=2, head_dim=8, num_local_layers=3, num_global_layers=1, version=version)
 
 
 def embed_graph(encoder: Polynormer, source: np.ndarray, target: np.ndarray, num_nodes: int) -> np.ndarray:

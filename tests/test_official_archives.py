@@ -103,7 +103,8 @@ def test_the_official_tree_through_all_stages(official, real_data, tmp_path):
     )
     indices = real_data / "tpugraphs" / "eval_indices"
     data = ("--datasets", datasets)
-    trained = json.loads(tpugraphs("train", *data, "--run-dir", run_dir, "--indices", indices, *NARROW))
+    tpugraphs("train", *data, "--run-dir", run_dir, "--indices", indices, *NARROW)
+    trained = json.loads((run_dir / "result.json").read_text())
     evaluated = tpugraphs("evaluate", "--run-dir", run_dir, *data, "--indices", indices)
     assert "layout:xla:default" in evaluated
     found = json.loads((run_dir / "evaluation-valid.json").read_text())

@@ -168,7 +168,7 @@ def test_equal_weights_have_an_equal_hash_however_often_they_were_saved(tmp_path
     assert hash_weights(checkpoint.save(str(tmp_path / "ckpt"))) != hashes[0]
     path = next(tmp_path.glob("ckpt-1.data*"))
     path.write_bytes(bytes(path.stat().st_size))
-    with pytest.raises(UserError, match="ckpt-1: a damaged checkpoint"):
+    with pytest.raises(UserError, match="ckpt-1: a truncated or damaged checkpoint"):
         hash_weights(str(tmp_path / "ckpt-1"))
 
 

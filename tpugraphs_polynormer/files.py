@@ -20,8 +20,8 @@ _NOT_IN_NAMES = '/\\:*?"<>|'  # what some file system does not allow
 def replacing(path: Path | str, *, durable: bool = False) -> Iterator[Path]:
     """A context that yields a temporary path beside `path`, and renames that file to `path` unless an error occurs.
 
-    A durable file is on the disk before it takes its name, and its name before this returns: for the file by which a
-    stage counts as finished, which must survive a power cut only with what it stands for. That takes some milliseconds.
+    A durable file is on the disk before it takes its name, and its name before this returns. It is for the file that
+    marks a stage as finished: after a power cut that mark must not exist without the data. It takes some milliseconds.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")

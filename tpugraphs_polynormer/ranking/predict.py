@@ -24,8 +24,6 @@ from tpugraphs_polynormer.ranking.submission_rules import SubmissionError
 from tpugraphs_polynormer.ranking.task import open_collection
 from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
 
-AVERAGES = ("rank", "score")
-
 
 def average_scores(scores: Sequence[np.ndarray], how: str) -> np.ndarray:
     """[c]: the mean over models of their ranks (`how` "rank") or standardized scores ("score"); higher is faster.

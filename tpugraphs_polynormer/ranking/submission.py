@@ -129,9 +129,7 @@ def score_submission(path: Path | str, truth_dir: Path | str, expected: Sequence
     rankings = read_submission(path, expected)
     scores: dict[str, list[float]] = {}
     for row in expected:
-        costs = _read_costs(
-            Path(truth_dir) / row.collection.folder / "test" / f"{check_name(row.graph, row.id)}.npz", row
-        )
+        costs = _read_costs(truth_dir, row)
         score = tile_contest_score if row.collection.kind == "tile" else layout_contest_score
         scores.setdefault(row.collection.id, []).append(score(costs, rankings[row.id]))
     return _average(scores)
@@ -141,7 +139,7 @@ def score_random_rankings(truth_dir: Path | str, expected: Sequence[ExpectedRow]
     """What a submission in random order scores on average, by collection and under "mean"; see `score_submission`."""
     scores: dict[str, list[float]] = {}
     for row in expected:
-        costs = _read_costs(Path(truth_dir) / row.collection.folder / "test" / f"{row.graph}.npz", row)
+        costs = _read_costs(truth_dir, row)
         scores.setdefault(row.collection.id, []).append(expected_contest_score(row.collection.kind, costs))
     return _average(scores)
 
@@ -180,8 +178,9 @@ def _sorted_archives(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.npz"), key=lambda path: path.name)
 
 
-def _read_costs(path: Path, row: ExpectedRow) -> np.ndarray:
-    """float64 or int64 [c]: the true costs of the row's candidates."""
+def _read_costs(truth_dir: Path | str, row: ExpectedRow) -> np.ndarray:
+    """float64 or int64 [c]: the true costs of the row's candidates, from the archive of its graph."""
+    path = Path(truth_dir) / row.collection.folder / "test" / f"{check_name(row.graph, row.id)}.npz"
     keys = ("config_runtime", "config_runtime_normalizers") if row.collection.kind == "tile" else ("config_runtime",)
     costs = true_costs(*_read_arrays(path, *keys), graph=row.id)
     if len(costs) != row.num_candidates:

@@ -171,7 +171,7 @@ def test_static_shapes_hold_the_same_and_nothing_of_unknown_size(collections, na
             assert np.array_equal(a.source, b.source[:count])
             assert np.array_equal(a.target, b.target[:count])
             padding = b.target.numpy()[count:]
-            assert (padding >= int(loose.node_sets["op"].total_size)).all()
+            assert (padding >= int(loose.node_sets[b.target_name].total_size)).all()
         assert not padded.context["candidate_mask"].numpy()[3].any()
         codes = padded.node_sets["nconfig"]["codes"].numpy()[int(loose.node_sets["nconfig"].total_size) :]
         assert (codes == int(loose.node_sets["config_value"].total_size)).all()

@@ -74,7 +74,7 @@ def test_signed_log_by_hand():
 
 
 def test_sizes_are_met_not_interpolated():
-    sizes = np.arange(1, 11)[:, None] * np.array([1, 10, 100, 1000, 10_000])
+    sizes = np.arange(1, 11)[:, None] * np.array([1, 10, 100, 500, 1000, 10_000])
     found = summarize_sizes(sizes)
     assert tuple(found) == SIZE_NAMES
     assert found["nodes"] == {"max": 10, "q0.5": 6, "q0.9": 10, "q0.99": 10}

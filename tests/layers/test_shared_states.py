@@ -70,6 +70,8 @@ def make_batch(sizes: list[int], config_nodes: list[list[int]], num_padding: int
         nconfig_roles=tf.zeros([len(nconfig_ops)], tf.int32),
         nconfig_mask=tf.constant(is_real[nconfig_graphs]),
         nconfig_ops=tf.constant(nconfig_ops, tf.int32),
+        nconfig_dims=tf.constant(random.integers(0, 300, [len(nconfig_ops), 3, 6]), tf.float32),
+        nconfig_edges=build_undirected_edge_tensors([], [], len(nconfig_ops)),
         num_graphs=len(graph_sizes),
         candidate_mask=tf.constant(np.repeat(is_real[:, None], K, 1)),
     )

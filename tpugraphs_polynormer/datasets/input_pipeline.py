@@ -91,7 +91,7 @@ def batch_budget(collection: RankingDataset, config: RankingDataConfig) -> tfgnn
     graphs = config.graphs_per_batch
     edges = {"feed": graphs * sizes["edges"]}
     if collection.manifest.kind == "layout":
-        edges["config"] = graphs * sizes["config_nodes"]
+        edges |= {"config": graphs * sizes["config_nodes"], "meet": graphs * sizes["config_edges"]}
     return tfgnn.SizeConstraints(
         total_num_components=graphs + 1,
         total_num_nodes={
@@ -121,10 +121,13 @@ def graph_spec(kind: str) -> tfgnn.GraphTensorSpec:
 
 def parse_graph(kind: str, record: tf.Tensor, codes: tf.Tensor, costs: tf.Tensor, mask: tf.Tensor) -> tfgnn.GraphTensor:
     """The stored graph with its drawn candidates as features, a GraphTensor of one component."""
-    return tfgnn.parse_single_example(graph_spec(kind), record).replace_features(
-        context={"costs": costs[None], "candidate_mask": mask[None]},  # without the name: a TPU takes no strings
-        node_sets={"nconfig": {"codes": codes}},
-    )
+    # The context loses the name: a TPU takes no strings.
+    graph = tfgnn.parse_single_example(graph_spec(kind), record)
+    return _with_codes(graph.replace_features(context={"costs": costs[None], "candidate_mask": mask[None]}), codes)
+
+
+def _with_codes(graph: tfgnn.GraphTensor, codes: tf.Tensor) -> tfgnn.GraphTensor:
+    return graph.replace_features(node_sets={"nconfig": {**graph.node_sets["nconfig"].features, "codes": codes}})
 
 
 def _batch(graphs: tf.data.Dataset, graphs_per_batch: int, budget: tfgnn.SizeConstraints | None) -> tf.data.Dataset:
@@ -141,7 +144,7 @@ def _merge(graph: tfgnn.GraphTensor) -> tfgnn.GraphTensor:
     starts = tf.cumsum(merged.node_sets["config_value"].sizes, exclusive=True)
     nconfigs = merged.node_sets["nconfig"]
     shifts = tf.repeat(starts, nconfigs.sizes)
-    return merged.replace_features(node_sets={"nconfig": {"codes": nconfigs["codes"] + shifts[:, None]}})
+    return _with_codes(merged, nconfigs["codes"] + shifts[:, None])
 
 
 def pad_batch(graph: tfgnn.GraphTensor, budget: tfgnn.SizeConstraints) -> tfgnn.GraphTensor:
@@ -151,9 +154,7 @@ def pad_batch(graph: tfgnn.GraphTensor, budget: tfgnn.SizeConstraints) -> tfgnn.
     padded, _ = tfgnn.pad_to_total_sizes(graph, budget)
     codes = padded.node_sets["nconfig"]["codes"]
     is_real = tf.range(tf.shape(codes)[0]) < num_config_nodes
-    return padded.replace_features(
-        node_sets={"nconfig": {"codes": tf.where(is_real[:, None], codes, num_config_values)}}
-    )
+    return _with_codes(padded, tf.where(is_real[:, None], codes, num_config_values))
 
 
 @dataclass(frozen=True)

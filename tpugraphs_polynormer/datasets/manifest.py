@@ -13,11 +13,13 @@ import numpy as np
 
 from tpugraphs_polynormer.catalog import COLLECTIONS, NUM_NODE_FEATURES, NUM_OPCODES
 from tpugraphs_polynormer.config.parser import ParseError, parse_dataclass
-from tpugraphs_polynormer.datasets.statistics import FeatureStatistics, summarize_sizes
+from tpugraphs_polynormer.datasets.statistics import SIZE_NAMES, FeatureStatistics, summarize_sizes
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import check_name, write_text
 
-FORMAT_VERSION = 3  # 2: `noise` of each graph and `excluded`; 3: checksums of blocks of candidates and of the manifest
+# 2: `noise` of each graph and `excluded`; 3: checksums of blocks of candidates and of the manifest; 4: edges between
+# config nodes, and the dimensions of their operands
+FORMAT_VERSION = 4
 MANIFEST_NAME = "manifest.json"
 T = TypeVar("T")
 
@@ -39,15 +41,16 @@ class GraphEntry:
     num_nodes: int
     num_edges: int
     num_config_nodes: int
+    num_config_edges: int  # pairs of config nodes whose layouts meet
     num_config_values: int
     num_candidates: int
     num_source_candidates: int  # before duplicates were collapsed
     noise: float | None  # of its measurements, see noise.py; None if it cannot be estimated
 
     @property
-    def sizes(self) -> tuple[int, int, int, int, int]:
+    def sizes(self) -> tuple[int, ...]:
         """In the order of statistics.SIZE_NAMES."""
-        return self.num_nodes, self.num_edges, self.num_config_nodes, self.num_config_values, self.num_candidates
+        return tuple(getattr(self, f"num_{name}") for name in SIZE_NAMES)
 
 
 @dataclass(frozen=True)

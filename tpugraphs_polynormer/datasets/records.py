@@ -14,6 +14,7 @@ import numpy as np
 from google.protobuf.message import Message
 
 from tpugraphs_polynormer.archives.npz import LayoutArchive, ProgramGraph
+from tpugraphs_polynormer.datasets.config_graph import Program, connect_config_nodes, operand_dims
 from tpugraphs_polynormer.hlo.messages import build_messages
 
 _HEADER = 12  # bytes before a record: its length and the checksum of the length
@@ -35,8 +36,13 @@ _MESSAGES = build_messages(
 _CRC_MASK = 0xA282EAD8  # TFRecord stores checksums rotated and shifted by this constant
 
 
-def serialize_graph(archive: ProgramGraph, kept: np.ndarray, config_values: np.ndarray, num_config_nodes: int) -> bytes:
-    """One graph as a serialized tf.Example; `kept` [n'] are the ascending positions of the nodes to keep."""
+def serialize_graph(
+    archive: ProgramGraph, kept: np.ndarray, config_values: np.ndarray, num_config_nodes: int
+) -> tuple[bytes, int]:
+    """One graph as a serialized tf.Example, and its number of edges between config nodes (0 for tiles).
+
+    `kept` [n'] are the ascending positions of the nodes to keep.
+    """
     positions = np.full(len(archive.node_feat), -1, np.int64)
     positions[kept] = np.arange(len(kept))
     consumers, producers = positions[archive.edge_index.T]
@@ -56,13 +62,21 @@ def serialize_graph(archive: ProgramGraph, kept: np.ndarray, config_values: np.n
         "edges/feed.#source": producers[order],
         "edges/feed.#target": consumers[order],
     }
-    if isinstance(archive, LayoutArchive):
-        features |= {
-            "edges/config.#size": [num_config_nodes],
-            "edges/config.#source": np.arange(num_config_nodes),
-            "edges/config.#target": positions[archive.node_config_ids],
-        }
-    return serialize_example(features)
+    if not isinstance(archive, LayoutArchive):
+        return serialize_example(features), 0
+    config_ids = positions[archive.node_config_ids]
+    program = Program(archive.node_feat[kept], archive.node_opcode[kept], producers, consumers, config_ids)
+    meeting = connect_config_nodes(program)
+    features |= {
+        "nodes/nconfig.dims": operand_dims(program),
+        "edges/config.#size": [num_config_nodes],
+        "edges/config.#source": np.arange(num_config_nodes),
+        "edges/config.#target": config_ids,
+        "edges/meet.#size": [len(meeting)],
+        "edges/meet.#source": meeting[:, 0],
+        "edges/meet.#target": meeting[:, 1],
+    }
+    return serialize_example(features), len(meeting)
 
 
 def serialize_example(features: dict[str, str | list[int] | np.ndarray]) -> bytes:

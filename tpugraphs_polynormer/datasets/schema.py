@@ -1,8 +1,10 @@
 """schema.pbtxt: the schema of the GraphTensors in a dataset's records, as text that needs no TensorFlow.
 
-Node sets: "op" (the HLO instructions), "nconfig" (the config nodes, which a candidate decides), "config_value" (the
-distinct values that they take). Edge sets: "feed" (op -> op), "config" (config node -> op; layout only). Context: the
-graph's name. "feed" runs from producer to consumer; the set of that name in the official loader runs the other way.
+Node sets: "op" (the HLO instructions), "nconfig" (the config nodes, which a candidate decides; for layouts with the
+dimensions of their result and of their first and last operand), "config_value" (the distinct values that they take).
+Edge sets: "feed" (op -> op), and for layouts "config" (config node -> op) and "meet" (config node - config node, see
+config_graph.py). Context: the graph's name. "feed" runs from producer to consumer; the set of that name in the official
+loader runs the other way.
 """
 
 from __future__ import annotations
@@ -37,25 +39,35 @@ node_sets {{
 }}
 node_sets {{
   key: "nconfig"
-  value {{ description: "what a candidate decides: a config node, or a set of tile bounds" }}
+  value {{
+    description: "what a candidate decides: a config node, or a set of tile bounds"{nconfig_features}
+  }}
 }}
 edge_sets {{
   key: "feed"
   value {{ description: "producer to consumer, sorted by consumer" source: "op" target: "op" }}
 }}
 """
+_DIMS = """
+    features { key: "dims" value { dtype: DT_FLOAT shape { dim { size: 3 } dim { size: 6 } } } }"""
 _LAYOUT_EDGES = """\
 edge_sets {
   key: "config"
-  value { description: "config node to its config node" source: "nconfig" target: "op" }
+  value { description: "config node to the op that it decides" source: "nconfig" target: "op" }
+}
+edge_sets {
+  key: "meet"
+  value { description: "config nodes whose layouts meet, each pair once" source: "nconfig" target: "nconfig" }
 }
 """
 
 
 def schema_text(kind: str) -> str:
     """The GraphSchema of a "layout" or "tile" dataset in protobuf's text format."""
-    text = _SCHEMA.format(num_features=NUM_NODE_FEATURES, config_value_dim=CONFIG_VALUE_DIMS[kind])
-    return text + _LAYOUT_EDGES if kind == "layout" else text
+    is_layout = kind == "layout"
+    sizes = {"num_features": NUM_NODE_FEATURES, "config_value_dim": CONFIG_VALUE_DIMS[kind]}
+    text = _SCHEMA.format(**sizes, nconfig_features=_DIMS if is_layout else "")
+    return text + _LAYOUT_EDGES if is_layout else text
 
 
 def write_schema(folder: Path, kind: str) -> None:

@@ -200,7 +200,9 @@ def _write_staged(
             if is_train:
                 candidates = collapse_duplicates(candidates, groups)
             kept = keep_neighbourhood(archive, options.max_nodes, options.num_hops)
-            record = serialize_graph(archive, kept, candidates.config_values, candidates.codes.shape[1])
+            record, num_config_edges = serialize_graph(
+                archive, kept, candidates.config_values, candidates.codes.shape[1]
+            )
             write_record(records, record)
             entry = GraphEntry(
                 name=graph,
@@ -212,6 +214,7 @@ def _write_staged(
                 num_nodes=len(kept),
                 num_edges=int(np.isin(archive.edge_index, kept).all(axis=1).sum()),
                 num_config_nodes=candidates.codes.shape[1],
+                num_config_edges=num_config_edges,
                 num_config_values=len(candidates.config_values),
                 num_candidates=len(candidates.codes),
                 num_source_candidates=num_source,

@@ -14,7 +14,7 @@ from tpugraphs_polynormer.catalog import NUM_NODE_FEATURES, NUM_OPCODES
 
 HEAVY_TAIL = 8.0  # a column with larger values goes through the signed logarithm
 QUANTILES = (0.5, 0.9, 0.99)
-SIZE_NAMES = ("nodes", "edges", "config_nodes", "config_values", "candidates")
+SIZE_NAMES = ("nodes", "edges", "config_nodes", "config_edges", "config_values", "candidates")
 
 
 def signed_log(values: np.ndarray) -> np.ndarray:
@@ -101,7 +101,7 @@ def summarize_moments(moments: Moments) -> FeatureStatistics:
 
 
 def summarize_sizes(sizes: np.ndarray) -> dict[str, dict[str, int]]:
-    """{size name: maximum and quantiles} of sizes [graphs, 5], for padding budgets."""
+    """{size name: maximum and quantiles} of sizes [graphs, 6], for padding budgets."""
     if not len(sizes):
         return {name: {"max": 0} | {f"q{q:g}": 0 for q in QUANTILES} for name in SIZE_NAMES}
     quantiles = np.quantile(sizes, QUANTILES, axis=0, method="higher")

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tpugraphs_polynormer.layers.dense import Linear, build_layers
 from tpugraphs_polynormer.layers.edge_index import as_neighbours
 from tpugraphs_polynormer.layers.neighbours import Neighbours
+from tpugraphs_polynormer.layers.ops.attention import repeats_logits
 from tpugraphs_polynormer.layers.registration import Configured, register
 
 
@@ -40,8 +41,8 @@ class AttentionInputs(NamedTuple):
     """What GraphAttention's neighbours need of each row."""
 
     values: tf.Tensor  # [rows, (candidates,) heads, head_dim]
-    source_logits: tf.Tensor  # [rows, (candidates,) heads]
-    target_logits: tf.Tensor  # [rows, (candidates,) heads]
+    source_logits: tf.Tensor  # [rows, (candidates,) heads], or repeated: [rows, (candidates,) heads * head_dim]
+    target_logits: tf.Tensor  # as source_logits
 
 
 @register
@@ -80,11 +81,13 @@ class GraphAttention(Convolution):
         """The values of each head, and a_source.x and a_target.x as one product of matrices."""
         values = self.linear(states)
         own_head = tf.repeat(tf.eye(self.num_heads, dtype=values.dtype), self.head_dim, 0)  # [width, num_heads]
+        if repeats_logits(self.formulation):
+            own_head = tf.repeat(own_head, self.head_dim, 1)  # [width, width]
         weights = [tf.cast(weight, values.dtype) for weight in (self.source_weight, self.target_weight)]
         matrix = tf.concat([own_head * tf.reshape(weight, [-1, 1]) for weight in weights], 1)
         logits = tf.split(tf.reshape(values, [-1, matrix.shape[0]]) @ matrix, 2, -1)
         leading = tf.shape(states)[:-1]
-        heads = (tf.reshape(each, tf.concat([leading, [self.num_heads]], 0)) for each in logits)
+        heads = (tf.reshape(each, tf.concat([leading, [own_head.shape[1]]], 0)) for each in logits)
         return AttentionInputs(tf.reshape(values, tf.concat([leading, [self.num_heads, self.head_dim]], 0)), *heads)
 
     def aggregate(self, projected: AttentionInputs, near: Neighbours) -> tf.Tensor:

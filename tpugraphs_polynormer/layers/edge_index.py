@@ -11,12 +11,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tpugraphs_polynormer.layers.neighbours import Graphs
+from tpugraphs_polynormer.layers.neighbours import PlainRows
 from tpugraphs_polynormer.layers.ops.aggregation import aggregate, degrees
-from tpugraphs_polynormer.layers.ops.attention import attend
+from tpugraphs_polynormer.layers.ops.attention import attend, merge_columns
 
 
-class EdgeIndex(NamedTuple):
+class _EdgeFields(NamedTuple):
+    source: tf.Tensor | np.ndarray  # [num_edges], in target-sorted order
+    target: tf.Tensor | np.ndarray  # [num_edges], non-decreasing
+    source_order: tf.Tensor | np.ndarray  # [num_edges], source[source_order] is non-decreasing
+    target_offsets: tf.Tensor | np.ndarray  # [num_nodes + 1], node i receives edges target_offsets[i:i+2]
+    source_offsets: tf.Tensor | np.ndarray  # [num_nodes + 1], the same for source[source_order]
+    mask: tf.Tensor | np.ndarray | None = None  # [num_edges] bool
+
+
+class EdgeIndex(PlainRows, _EdgeFields):
     """Directed edges `source -> target` among `num_nodes` nodes, all int32 but the mask; numpy arrays or tensors.
 
     Padding edges join padding nodes and have `mask` False; `mask` None means that every edge is real.
@@ -29,12 +38,7 @@ class EdgeIndex(NamedTuple):
       [3.0, 7.0, 6.0]
     """
 
-    source: tf.Tensor | np.ndarray  # [num_edges], in target-sorted order
-    target: tf.Tensor | np.ndarray  # [num_edges], non-decreasing
-    source_order: tf.Tensor | np.ndarray  # [num_edges], source[source_order] is non-decreasing
-    target_offsets: tf.Tensor | np.ndarray  # [num_nodes + 1], node i receives edges target_offsets[i:i+2]
-    source_offsets: tf.Tensor | np.ndarray  # [num_nodes + 1], the same for source[source_order]
-    mask: tf.Tensor | np.ndarray | None = None  # [num_edges] bool
+    __slots__ = ()
 
     @property
     def num_nodes(self) -> int | tf.Tensor:
@@ -83,44 +87,12 @@ class EdgeIndex(NamedTuple):
         self, source_logits: tf.Tensor, target_logits: tf.Tensor, values: tf.Tensor, *, formulation: str = "auto"
     ) -> tf.Tensor:
         """See layers/ops/attention.py; a (candidate, head) pair is one column there: candidates cost no loop."""
-        shape = tf.shape(values)
-        columns = source_logits.shape[1:].num_elements() or tf.reduce_prod(shape[1:-1])
-        attended = attend(
-            tf.reshape(source_logits, [-1, columns]),
-            tf.reshape(target_logits, [-1, columns]),
-            tf.reshape(values, [shape[0], columns, values.shape[-1]]),
-            self,
-            formulation=formulation,
-        )
-        return tf.reshape(attended, tf.concat([tf.shape(attended)[:1], shape[1:]], 0))
+        attended = attend(*merge_columns(source_logits, target_logits, values), self, formulation=formulation)
+        return tf.reshape(attended, tf.concat([tf.shape(attended)[:1], tf.shape(values)[1:]], 0))
 
-    def expand(self, rows: tf.Tensor) -> tf.Tensor:
-        """The rows themselves."""
-        return rows
-
-    def add_first(self, rows: tf.Tensor, added: tf.Tensor) -> tf.Tensor:
-        """rows + added, for every node."""
-        return rows + added
-
-    def row_weights(self, mask: tf.Tensor | None) -> tf.Tensor | None:
-        """The mask itself."""
-        return mask
-
-    def steps(self, num_layers: int) -> list[EdgeIndex]:
-        """The same edges for each layer."""
-        return [self] * num_layers
-
-    def parts(self, rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """One part: all nodes."""
-        return (rows,)
-
-    def part_graphs(self, graphs: Graphs) -> tuple[Graphs, ...]:
-        """The graphs of all nodes."""
-        return (graphs,)
-
-    def join(self, parts: tuple[tf.Tensor, ...]) -> tf.Tensor:
-        """The only part."""
-        return parts[0]
+    def degrees(self) -> tf.Tensor:
+        """[num_nodes, 1] float32: the number of real incoming edges."""
+        return degrees(self)
 
 
 class TargetRange(NamedTuple):

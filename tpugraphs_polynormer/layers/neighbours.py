@@ -63,6 +63,38 @@ class Neighbours(Protocol):
         """How often each output row counts in a mean over nodes and candidates; 0 for padding, None for once each."""
 
 
+class PlainRows:
+    """The part of `Neighbours` and `NeighbourSteps` that is trivial where a row is a node, in every layer."""
+
+    def expand(self, rows: tf.Tensor) -> tf.Tensor:
+        """The rows themselves."""
+        return rows
+
+    def add_first(self, rows: tf.Tensor, added: tf.Tensor) -> tf.Tensor:
+        """rows + added, for every node."""
+        return rows + added
+
+    def row_weights(self, mask: tf.Tensor | None) -> tf.Tensor | None:
+        """The mask itself."""
+        return mask
+
+    def steps(self, num_layers: int) -> list[PlainRows]:
+        """The same edges for each layer."""
+        return [self] * num_layers
+
+    def parts(self, rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """One part: all nodes."""
+        return (rows,)
+
+    def part_graphs(self, graphs: Graphs) -> tuple[Graphs, ...]:
+        """The graphs of all nodes."""
+        return (graphs,)
+
+    def join(self, parts: tuple[tf.Tensor, ...]) -> tf.Tensor:
+        """The only part."""
+        return parts[0]
+
+
 class NeighbourSteps(Protocol):
     """The edges that an encoder reads, layer by layer, and the parts that its result comes in."""
 

@@ -16,7 +16,6 @@ from tpugraphs_polynormer.layers.dense import Linear, build_layers
 from tpugraphs_polynormer.layers.edge_index import EdgeIndex, as_neighbours
 from tpugraphs_polynormer.layers.neighbours import ONE_GRAPH, Graphs, NeighbourSteps
 from tpugraphs_polynormer.layers.normalization import l2_normalize
-from tpugraphs_polynormer.layers.ops.aggregation import degrees
 from tpugraphs_polynormer.layers.registration import register
 from tpugraphs_polynormer.models.gnn import GCN, GraphNetwork
 
@@ -131,7 +130,7 @@ class TpuGraphsTileBaseline(GraphNetwork):
         if config_states is not None:
             num_graphs, k = (config_states.shape[axis] or tf.shape(config_states)[axis] for axis in (0, 1))
             member = tf.one_hot(graph_ids, num_graphs, dtype=config_states.dtype)
-            counts = tf.concat([member * tf.cast(degrees(near), config_states.dtype), member], 1)  # [n, 2 graphs]
+            counts = tf.concat([member * tf.cast(near.degrees(), config_states.dtype), member], 1)  # [n, 2 graphs]
             halves = tf.reshape(tf.concat(tf.split(config_states, 2, -1), 0), [2 * num_graphs, k * self.hidden_dim])
             of_candidates = tf.reshape(counts @ halves, [-1, k, self.hidden_dim])
             mixed = mixed[:, tf.newaxis] + of_candidates

@@ -3,23 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from tpugraphs_polynormer.hlo.features import SHAPE_DIMENSIONS
-from tpugraphs_polynormer.models.ranking.layout_sizes import NUM_SIZE_FEATURES, sizes_in_order, tensor_dims
-
-
-def op_features(*shapes: tuple[int, ...]) -> tf.Tensor:
-    features = np.zeros([len(shapes), 140], np.float32)
-    for op, shape in enumerate(shapes):
-        features[op, SHAPE_DIMENSIONS][: len(shape)] = shape
-    return tf.constant(features)
-
-
-def test_dims_of_a_slot_and_its_first_and_last_operand():
-    features = op_features((4, 5), (6,), (7, 8, 9), (1, 2))
-    producers, consumers = tf.constant([2, 0, 1]), tf.constant([3, 3, 3])
-    dims = tensor_dims(features, tf.constant([3, 0]), producers, consumers).numpy()
-    assert dims[0].tolist() == [[1, 2, 0, 0, 0, 0], [4, 5, 0, 0, 0, 0], [7, 8, 9, 0, 0, 0]]
-    assert dims[1].tolist() == [[4, 5, 0, 0, 0, 0], [0] * 6, [0] * 6]  # no operands
+from tpugraphs_polynormer.models.ranking.layout_sizes import NUM_SIZE_FEATURES, sizes_in_order
 
 
 def test_sizes_follow_the_layout_and_padding_is_told():

@@ -66,8 +66,9 @@ def test_a_batch_is_its_graphs_one_at_a_time(variant):
 
 def reorder_candidates(graph: tfgnn.GraphTensor, order: np.ndarray) -> tfgnn.GraphTensor:
     context = {name: tf.gather(graph.context[name], order, axis=1) for name in ("costs", "candidate_mask")}
-    codes = tf.gather(graph.node_sets["nconfig"]["codes"], order, axis=1)
-    return graph.replace_features(context=context, node_sets={"nconfig": {"codes": codes}})
+    nconfigs = graph.node_sets["nconfig"]
+    codes = tf.gather(nconfigs["codes"], order, axis=1)
+    return graph.replace_features(context=context, node_sets={"nconfig": {**nconfigs.features, "codes": codes}})
 
 
 @pytest.mark.parametrize("extra", [(), (CROSS,)], ids=["alone", "cross"])
@@ -94,6 +95,7 @@ def reorder_ops(graph: tfgnn.GraphTensor, order: np.ndarray) -> tfgnn.GraphTenso
     if "config" in graph.edge_sets:
         decides = graph.edge_sets["config"].adjacency
         edges["config"] = _edge_set(("nconfig", decides.source.numpy()), ("op", places[decides.target.numpy()]))
+        edges["meet"] = graph.edge_sets["meet"]
     node_sets = dict(graph.node_sets) | {"op": tfgnn.NodeSet.from_fields(sizes=ops.sizes, features=features)}
     return tfgnn.GraphTensor.from_pieces(context=graph.context, node_sets=node_sets, edge_sets=edges)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from tpugraphs_polynormer.hlo.shapes import LANES
 from tpugraphs_polynormer.layers.ops.formulation import choose_formulation, fill_rows, on_cpu
 
-if TYPE_CHECKING:  # edge_index imports this module
+if TYPE_CHECKING:  # they import this module
     from tpugraphs_polynormer.layers.edge_index import EdgeIndex
+    from tpugraphs_polynormer.layers.static_edges import StaticEdges
+
+    UnsortedEdges = EdgeIndex | StaticEdges
 
 # Elements per run of edges: small enough to stay near a core, large enough to pay for the ops that handle it.
 CHUNK_ELEMENTS = 1 << 19
@@ -35,8 +40,9 @@ def attend(
     out[i] = sum_j softmax_j(leaky_relu(source_logits[j] + target_logits[i])) values[j].
 
     Args:
-      source_logits: [num_nodes, columns]; a column is a head, or a (candidate, head) pair.
-      target_logits: [num_nodes, columns].
+      source_logits: [num_nodes, columns]; a column is a head, or a (candidate, head) pair. For `unsorted` also
+        [num_nodes, columns * dim], each logit repeated `dim` times (see `repeats_logits`).
+      target_logits: as source_logits.
       values: [num_nodes, columns, dim].
       edges: real edges take part, masked ones do not; a node without incoming edges gets zeros.
       negative_slope: of the leaky ReLU.
@@ -49,25 +55,125 @@ def attend(
     chosen = choose_formulation(formulation)
     arguments = (tf.cast(source_logits, tf.float32), tf.cast(target_logits, tf.float32), values)
     if chosen == "unsorted":
-        return _attend_unsorted(*arguments, edges, negative_slope)
+        return attend_unsorted(*arguments, edges, negative_slope=negative_slope)
     return _attend_sorted(edges, negative_slope, fused=chosen == "fused")(*arguments)
 
 
-# Attention, unsorted: differentiated by TensorFlow itself.
+def merge_columns(
+    source_logits: tf.Tensor, target_logits: tf.Tensor, values: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The arguments of `attend`, of arrays with any axes between the rows and the values' dims: heads, candidates."""
+    shape = tf.shape(values)
+    columns = values.shape[1:-1].num_elements() or tf.reduce_prod(shape[1:-1])
+    per_row = source_logits.shape[1:].num_elements() or tf.reduce_prod(tf.shape(source_logits)[1:])
+    logits = (tf.reshape(each, [-1, per_row]) for each in (source_logits, target_logits))
+    return *logits, tf.reshape(values, [shape[0], columns, values.shape[-1]])
 
 
-def _attend_unsorted(
-    source_logits: tf.Tensor, target_logits: tf.Tensor, values: tf.Tensor, edges: EdgeIndex, slope: float
+# Attention, unsorted: one flat array per side, as wide as the lanes of a TPU like it.
+
+
+def repeats_logits(formulation: str) -> bool:
+    """Whether `attend` is fastest with logits that are repeated for each number of their column's values."""
+    return choose_formulation(formulation) == "unsorted"
+
+
+def attend_unsorted(
+    source_logits: tf.Tensor,
+    target_logits: tf.Tensor,
+    values: tf.Tensor,
+    edges: UnsortedEdges,
+    *,
+    negative_slope: float = 0.2,
+    loops: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    num_nodes = edges.num_nodes
-    logits = tf.gather(source_logits, edges.source) + tf.gather(target_logits, edges.target)
-    logits = _mask_logits(tf.nn.leaky_relu(logits, slope), edges.mask)  # [num_edges, columns]
-    highest = tf.stop_gradient(tf.math.unsorted_segment_max(logits, edges.target, num_nodes))
-    weights = _mask_weights(tf.exp(logits - tf.gather(highest, edges.target)), edges.mask)
-    total = tf.math.unsorted_segment_sum(weights, edges.target, num_nodes)  # [num_nodes, columns]
-    messages = weights[..., tf.newaxis] * tf.cast(tf.gather(values, edges.source), tf.float32)
-    summed = tf.math.unsorted_segment_sum(messages, edges.target, num_nodes)
-    return tf.cast(tf.math.divide_no_nan(summed, total[..., tf.newaxis]), values.dtype)
+    """`attend` on [rows, columns * dim] arrays, each number with a weight of its own; edges in any order.
+
+    A TPU pads the last axis to 128: [edges, 8, 16] would occupy eight times its size, and [edges, 8] sixteen times.
+
+    Args:
+      loops: [num_nodes, 1] float32, 1 for nodes that also attend to themselves, besides their edges; None for none.
+    """
+    shape, dim = tf.shape(values), values.shape[2]
+    flat = tf.reshape(values, [shape[0], (values.shape[1] or shape[1]) * dim])
+    logits = source_logits, target_logits
+    if source_logits.shape[1] != flat.shape[1]:
+        logits = (tf.repeat(each, dim, axis=1) for each in logits)
+    arrays = (tf.cast(each, tf.float32) for each in (*logits, flat))
+    attended = _attend_flat(edges, negative_slope, loops)(*arrays)
+    return tf.cast(tf.reshape(attended, tf.concat([[edges.num_nodes], shape[1:]], 0)), values.dtype)
+
+
+def _attend_flat(edges: UnsortedEdges, slope: float, loops: tf.Tensor | None):
+    """Attention of (source_logits, target_logits, values), [rows, width] each, every column with its own logits.
+
+    Gathers and sums are few and wide: what goes along an edge in one direction goes in one array.
+    """
+    keep = 1.0 if edges.mask is None else tf.cast(edges.mask, tf.float32)[:, tf.newaxis]
+
+    def weigh(sent: tf.Tensor, received: tf.Tensor, reference: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Weights exp(logit - reference), and the slope of the leaky ReLU at each logit."""
+        raw = sent + received
+        return tf.exp(tf.minimum(tf.nn.leaky_relu(raw, slope) - reference, 0.0)), tf.where(raw > 0, 1.0, slope)
+
+    @tf.custom_gradient
+    def attention(source_logits: tf.Tensor, target_logits: tf.Tensor, values: tf.Tensor):
+        num_targets, num_sources = edges.num_nodes, source_logits.shape[0] or tf.shape(source_logits)[0]
+        sent, sent_values = _gather_rows([source_logits, values], edges.source)
+        # The leaky ReLU never falls, so the highest logit is that of the highest source.
+        highest = tf.math.unsorted_segment_max(_mask_logits(sent, edges.mask), edges.target, num_targets)
+        highest = tf.maximum(highest, _MASKED_LOGIT)
+        if loops is not None:
+            highest = tf.maximum(highest, tf.where(loops > 0, source_logits, _MASKED_LOGIT))
+        reference = tf.nn.leaky_relu(highest + target_logits, slope)
+        weights, _ = weigh(sent, *_gather_rows([target_logits, reference], edges.target))
+        weights *= keep
+        summed, total = _sum_rows([weights * sent_values, weights], edges.target, num_targets)
+        if loops is not None:
+            own, _ = weigh(source_logits, target_logits, reference)
+            summed, total = summed + loops * own * values, total + loops * own
+        out = tf.math.divide_no_nan(summed, total)
+        normalizer = tf.where(total > 0, reference + tf.math.log(total), 0.0)
+
+        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            sent, sent_values = _gather_rows([source_logits, values], edges.source)
+            at_target = [target_logits, normalizer, upstream, out]
+            received, reference, arriving, attended = _gather_rows(at_target, edges.target)
+            weights, slopes = weigh(sent, received, reference)
+            of_values = weights * keep * arriving
+            of_logits = of_values * (sent_values - attended) * slopes
+            source_gradient, values_gradient = _sum_rows([of_logits, of_values], edges.source, num_sources)
+            target_gradient = tf.math.unsorted_segment_sum(of_logits, edges.target, num_targets)
+            if loops is None:
+                return source_gradient, target_gradient, values_gradient
+            weights, slopes = weigh(source_logits, target_logits, normalizer)
+            of_values = weights * loops * upstream
+            of_logits = of_values * (values - out) * slopes
+            return source_gradient + of_logits, target_gradient + of_logits, values_gradient + of_values
+
+        return out, gradient
+
+    return attention
+
+
+def _gather_rows(arrays: Sequence[tf.Tensor], rows: tf.Tensor) -> list[tf.Tensor]:
+    """The rows of arrays [n, width], by one gather for as many arrays as fit the lanes of a TPU together."""
+    return [part for group in _group(arrays) for part in _split(tf.gather(tf.concat(group, 1), rows), len(group))]
+
+
+def _sum_rows(arrays: Sequence[tf.Tensor], segments: tf.Tensor, count: tf.Tensor | int) -> list[tf.Tensor]:
+    """The sums of arrays [num_edges, width] by segment, [count, width] each; grouped as in `_gather_rows`."""
+    sums = ((tf.math.unsorted_segment_sum(tf.concat(group, 1), segments, count), group) for group in _group(arrays))
+    return [part for summed, group in sums for part in _split(summed, len(group))]
+
+
+def _group(arrays: Sequence[tf.Tensor]) -> list[Sequence[tf.Tensor]]:
+    size = max(1, LANES // (arrays[0].shape[1] or LANES))
+    return [arrays[start : start + size] for start in range(0, len(arrays), size)]
+
+
+def _split(array: tf.Tensor, count: int) -> list[tf.Tensor]:
+    return tf.split(array, count, 1) if count > 1 else [array]
 
 
 # Attention, sorted: with its own gradient, which keeps nothing per edge.

@@ -9,6 +9,8 @@ import tensorflow_gnn as tfgnn
 
 from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_undirected_edge_tensors
 from tpugraphs_polynormer.layers.neighbours import Graphs
+from tpugraphs_polynormer.layers.ops.formulation import in_xla
+from tpugraphs_polynormer.layers.static_edges import StaticEdges, build_static_edges
 from tpugraphs_polynormer.models.graph_update import locate_nodes
 
 
@@ -17,7 +19,7 @@ class Batch(NamedTuple):
 
     features: tf.Tensor  # [n, 140]
     opcodes: tf.Tensor  # [n]
-    edges: EdgeIndex  # among ops: both directions and self-loops
+    edges: EdgeIndex | StaticEdges  # among ops: both directions and self-loops
     producers: tf.Tensor  # [e] int32, the op behind each operand; padding joins padding ops
     consumers: tf.Tensor  # [e] int32, the op that reads it
     op_graph_ids: tf.Tensor  # [n] int32, the graph of each op
@@ -28,6 +30,8 @@ class Batch(NamedTuple):
     nconfig_roles: tf.Tensor  # [s] int32, the position of a config node within its graph
     nconfig_mask: tf.Tensor  # [s] bool
     nconfig_ops: tf.Tensor | None  # [s] int32, the op of each config node; None for tiles
+    nconfig_dims: tf.Tensor | None  # [s, 3, 6], dimensions of result and operands; None for tiles
+    nconfig_edges: EdgeIndex | StaticEdges | None  # among config nodes: both directions and self-loops; None for tiles
     num_graphs: int | tf.Tensor  # G
     candidate_mask: tf.Tensor  # [G, k] bool
 
@@ -43,7 +47,8 @@ class Batch(NamedTuple):
 
 
 def unpack_batch(graph: tfgnn.GraphTensor) -> Batch:
-    """Reads a merged (and perhaps padded) graph; every shape stays static where the graph's is."""
+    """Reads a merged (and perhaps padded) graph; every shape stays static where the graph's is, as under XLA."""
+    connect = build_static_edges if in_xla() else build_undirected_edge_tensors
     mask = graph.context["candidate_mask"]
     num_graphs = mask.shape[0] if mask.shape[0] is not None else tf.shape(mask)[0]
     is_real = tf.reduce_any(mask, 1)
@@ -52,10 +57,20 @@ def unpack_batch(graph: tfgnn.GraphTensor) -> Batch:
     op_mask, nconfig_mask = tf.gather(is_real, op_graph_ids), tf.gather(is_real, nconfig_graph_ids)
     feeds = graph.edge_sets["feed"].adjacency
     num_ops = op_graph_ids.shape[0] if op_graph_ids.shape[0] is not None else tf.shape(op_graph_ids)[0]
-    edges = build_undirected_edge_tensors(feeds.source, feeds.target, num_ops, mask=tf.gather(op_mask, feeds.target))
-    nconfig_ops = None
+    edges = connect(feeds.source, feeds.target, num_ops, mask=tf.gather(op_mask, feeds.target))
+    of_layouts = {"nconfig_ops": None, "nconfig_dims": None, "nconfig_edges": None}
     if "config" in graph.edge_sets:
-        nconfig_ops = _nconfig_ops(graph.edge_sets["config"].adjacency, nconfig_mask, num_ops)
+        meet, num_config_nodes = graph.edge_sets["meet"].adjacency, nconfig_mask.shape[0]
+        of_layouts = {
+            "nconfig_ops": _nconfig_ops(graph.edge_sets["config"].adjacency, nconfig_mask, num_ops),
+            "nconfig_dims": graph.node_sets["nconfig"]["dims"],
+            "nconfig_edges": connect(
+                meet.source,
+                meet.target,
+                num_config_nodes if num_config_nodes is not None else tf.shape(nconfig_mask)[0],
+                mask=tf.gather(nconfig_mask, meet.target),
+            ),
+        }
     return Batch(
         features=graph.node_sets["op"]["features"],
         opcodes=graph.node_sets["op"]["opcode"],
@@ -69,7 +84,7 @@ def unpack_batch(graph: tfgnn.GraphTensor) -> Batch:
         nconfig_graph_ids=nconfig_graph_ids,
         nconfig_roles=nconfig_roles,
         nconfig_mask=nconfig_mask,
-        nconfig_ops=nconfig_ops,
+        **of_layouts,
         num_graphs=num_graphs,
         candidate_mask=mask,
     )

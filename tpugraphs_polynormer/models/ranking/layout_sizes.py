@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tpugraphs_polynormer.hlo.features import SHAPE_DIMENSIONS
 from tpugraphs_polynormer.hlo.shapes import LANES, SUBLANES
 
 _MAX_RANK = 6
@@ -20,27 +19,12 @@ _TENSORS_OF_LAYOUT = ((0,), (1, 2), (1, 2))
 NUM_SIZE_FEATURES = sum(map(len, _TENSORS_OF_LAYOUT)) * (_MAX_RANK + len(_TILE))
 
 
-def tensor_dims(features: tf.Tensor, nconfig_ops: tf.Tensor, producers: tf.Tensor, consumers: tf.Tensor) -> tf.Tensor:
-    """[s, 3, 6]: dimensions of each config node's result and of its first and last operand, 0 where there is none.
-
-    Args:
-      features: [n, 140]. nconfig_ops: [s]. producers, consumers: [e], one pair for each operand.
-    """
-    num_ops = tf.shape(features)[0]
-    dims = tf.pad(features[:, SHAPE_DIMENSIONS], [[0, 1], [0, 0]])  # the added op has no dimensions
-    # An op without operands gets the extreme integer, which is no op's number.
-    first = tf.minimum(tf.math.unsorted_segment_min(producers, consumers, num_ops), num_ops)
-    last = tf.math.unsorted_segment_max(producers, consumers, num_ops)
-    last = tf.where(last < 0, num_ops, last)
-    ops = tf.stack([nconfig_ops, tf.gather(first, nconfig_ops), tf.gather(last, nconfig_ops)], 1)
-    return tf.gather(dims, ops)
-
-
 def sizes_in_order(dims: tf.Tensor, config_values: tf.Tensor, codes: tf.Tensor) -> tf.Tensor:
     """[s, k, NUM_SIZE_FEATURES] float32: logarithms of sizes, minor first, and of what padding multiplies them by.
 
     Args:
-      dims: [s, 3, 6] of `tensor_dims`. config values: [v, 18]: three layouts of 6 entries, -1 for none. codes: [s, k].
+      dims: [s, 3, 6] of `operand_dims` (datasets/config_graph.py).
+      config_values: [v, 18]: three layouts of 6 entries, -1 for none. codes: [s, k].
     """
     shape = tf.shape(codes)
     layouts = tf.reshape(tf.gather(tf.cast(config_values, tf.int32), codes), [shape[0], shape[1], 3, _MAX_RANK])

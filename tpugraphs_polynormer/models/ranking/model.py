@@ -13,14 +13,12 @@ from tpugraphs_polynormer.datasets.encoding import NUM_TILE_BOUNDS
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
 from tpugraphs_polynormer.layers.dense import Linear
 from tpugraphs_polynormer.layers.dropout import Dropout
-from tpugraphs_polynormer.layers.edge_index import EdgeIndex
 from tpugraphs_polynormer.layers.neighbours import Graphs
 from tpugraphs_polynormer.layers.ops.formulation import in_xla
 from tpugraphs_polynormer.layers.registration import register
 from tpugraphs_polynormer.layers.shared_states import Reach, SharedStates, find_reach, split_at
 from tpugraphs_polynormer.models.encoder_registry import build_nconfig_encoder, build_ranking_encoder
 from tpugraphs_polynormer.models.ranking.batch import Batch, unpack_batch
-from tpugraphs_polynormer.models.ranking.config_graph import build_nconfig_edges, find_origins
 from tpugraphs_polynormer.models.ranking.features import ConfigValueFeatures, LayoutEmbedding, NodeFeatures
 from tpugraphs_polynormer.models.ranking.heads import (
     CandidateAttention,
@@ -32,7 +30,7 @@ from tpugraphs_polynormer.models.ranking.heads import (
     pool_weights,
     softmax_weights,
 )
-from tpugraphs_polynormer.models.ranking.layout_sizes import sizes_in_order, tensor_dims
+from tpugraphs_polynormer.models.ranking.layout_sizes import sizes_in_order
 from tpugraphs_polynormer.models.ranking.segments import NodeSegments, keep_within
 
 
@@ -42,8 +40,6 @@ class Encoded(NamedTuple):
     states: tf.Tensor  # [n, dim]: the encoder's states (late) or the first projection (early)
     frozen: tf.Tensor | None  # [n, dim], `states` without gradients to the features: of nodes outside a segment
     reach: Reach | None  # with one, the states are in its order
-    nconfig_dims: tf.Tensor | None  # [s, 3, 6], see layout_sizes.py; None where config values come without sizes
-    nconfig_edges: EdgeIndex | None  # among config nodes; None without an encoder over them
 
 
 @register
@@ -53,7 +49,7 @@ class RankingModel(tf.keras.Model):
     `early` fusion: the config values of a candidate are added to the first state of its config nodes (tile: of every
     node), and the encoder runs on [n, k, dim]. `late`: the encoder runs once per graph on [n, dim]; config values are
     then joined to the states of the config nodes (tile: of every node), and a second, shorter encoder runs per
-    candidate over the graph of config nodes (see config_graph.py). Each distinct config value is projected once.
+    candidate over the graph of config nodes (datasets/config_graph.py). Each distinct config value is projected once.
 
     Early fusion of layouts keeps one state for nodes that no candidate has reached (see layers/shared_states.py),
     except under XLA and in encoders where each layer reaches every node. `share_states=False` never does; tests compare
@@ -189,10 +185,7 @@ class RankingModel(tf.keras.Model):
                 phase=phase,
                 training=training,
             )
-        operands = batch.producers, batch.consumers
-        dims = tensor_dims(batch.features, batch.nconfig_ops, *operands) if self.knows_sizes else None
-        nconfig_edges = None if self.nconfig_encoder is None else self._connect_config_nodes(batch)
-        return Encoded(states, frozen, reach, dims, nconfig_edges)
+        return Encoded(states, frozen, reach)
 
     def score(
         self, batch: Batch, encoded: Encoded, *, phase: str | None = None, training: bool | None = None
@@ -202,7 +195,7 @@ class RankingModel(tf.keras.Model):
             raise ValueError(
                 "the graphs were encoded outside XLA, with shared states; encode them where they are scored"
             )
-        config_states = self._project_config_values(batch, encoded.nconfig_dims)
+        config_states = self._project_config_values(batch)
         run = {"phase": phase, "training": training}
         if encoded.reach is not None:
             pooled = self._run_shared(batch, encoded.states, encoded.reach, config_states, run)
@@ -221,13 +214,13 @@ class RankingModel(tf.keras.Model):
             pooled = layer(pooled)
         return -tf.cast(self.output_layer(pooled)[..., 0], tf.float32)  # the layer predicts a cost
 
-    def _project_config_values(self, batch: Batch, nconfig_dims: tf.Tensor | None) -> tf.Tensor:
+    def _project_config_values(self, batch: Batch) -> tf.Tensor:
         """Layout: [s, k, config_dim], the value of each config node. Tile: [G, k, config_dim], a candidate's bounds."""
         projected = self.config_value_projection(self.config_value_features(batch.config_values))
         if self.kind == "layout":
             config_states = tf.gather(projected, batch.codes)
-            if nconfig_dims is not None:
-                sizes = sizes_in_order(nconfig_dims, batch.config_values, batch.codes)
+            if self.knows_sizes:
+                sizes = sizes_in_order(batch.nconfig_dims, batch.config_values, batch.codes)
                 config_states += self.size_projection(tf.cast(sizes, config_states.dtype))
             return config_states
         roles = tf.minimum(batch.nconfig_roles, NUM_TILE_BOUNDS - 1)
@@ -313,19 +306,15 @@ class RankingModel(tf.keras.Model):
     def _fuse(self, batch: Batch, encoded: Encoded, config_states: tf.Tensor, run: dict) -> tf.Tensor:
         """The encoder's states and the config_states -> [G, k, dim]."""
         if self.kind == "layout":
-            nodes, graphs = tf.gather(encoded.states, batch.nconfig_ops), batch.nconfig_graphs
+            nodes, graphs, edges = (
+                tf.gather(encoded.states, batch.nconfig_ops),
+                batch.nconfig_graphs,
+                batch.nconfig_edges,
+            )
         else:
-            nodes, graphs = encoded.states, batch.op_graphs
+            nodes, graphs, edges = encoded.states, batch.op_graphs, batch.edges
             config_states = tf.gather(config_states, graphs.ids)
         states = self.fusion(nodes, config_states, training=run["training"])
         if self.nconfig_encoder is not None:
-            states += self.nconfig_encoder(states, encoded.nconfig_edges, graphs=graphs, **run)
+            states += self.nconfig_encoder(states, edges, graphs=graphs, **run)
         return pool(states, self._weigh(nodes, graphs), graphs)
-
-    def _connect_config_nodes(self, batch: Batch) -> EdgeIndex:
-        """Among what meets the candidates: config nodes, or (tile) all ops."""
-        if self.kind == "tile":
-            return batch.edges
-        operands = batch.producers, batch.consumers
-        origins = find_origins(batch.features, batch.opcodes, *operands, batch.nconfig_ops, batch.nconfig_mask)
-        return build_nconfig_edges(origins, *operands, batch.nconfig_ops.shape[0] or tf.shape(batch.nconfig_ops)[0])

@@ -8,6 +8,7 @@ from tpugraphs_polynormer.layers.dropout import SeededLayer
 from tpugraphs_polynormer.layers.edge_index import EdgeIndex
 from tpugraphs_polynormer.layers.neighbours import Graphs
 from tpugraphs_polynormer.layers.registration import register
+from tpugraphs_polynormer.layers.static_edges import StaticEdges
 
 
 @register
@@ -34,7 +35,7 @@ class NodeSegments(SeededLayer):
         return positions // self.num_nodes == tf.gather(chosen, ids)
 
 
-def keep_within(edges: EdgeIndex, selected: tf.Tensor) -> EdgeIndex:
+def keep_within(edges: EdgeIndex | StaticEdges, selected: tf.Tensor) -> EdgeIndex | StaticEdges:
     """The edges with both ends among the selected nodes; the others are masked."""
     inside = tf.gather(selected, edges.source) & tf.gather(selected, edges.target)
     return edges._replace(mask=inside if edges.mask is None else edges.mask & inside)

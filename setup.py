@@ -57,6 +57,8 @@ setup(
         "completion": ["argcomplete>=3,<4"],  # eval "$(register-python-argcomplete tpugraphs)"
         "dask": ["apache-beam[dask]>=2.77,<2.78"],
         "jax": ["jax>=0.6,<0.11", "flatbuffers>=24,<26"],
+        # The real TPU compiler; libtpu's licence is the Google Cloud Platform terms.
+        "tpu-compiler": ["jax>=0.10,<0.11", "jaxlib>=0.10,<0.11", "libtpu>=0.0.50,<0.0.52"],
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],
         "tpu": ["tensorflow-tpu>=2.20,<2.21", "libtpu<0.0.44"],
     },

@@ -30,7 +30,7 @@ LAYERS = (
         "config",
     ),
     ("hlo",),
-    ("archives",),
+    ("archives", "compiler"),
     (
         "download",
         "simulator",

@@ -20,6 +20,7 @@ TYPICAL_NOISE = 1e-3
 
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+LARGEST_CONFIG_NODES = 3143  # of the official layout graphs
 
 
 @dataclass(frozen=True)
@@ -28,13 +29,16 @@ class Collection:
 
     `num_graphs` has the numbers of train, valid and test. `num_candidates` has, for a layout collection, the QUANTILES
     of the number of candidates per train graph (a test graph has 1,000 or 1,001), and for tiles the smallest and the
-    largest number.
+    largest number. `num_nodes` and `num_edges` have the QUANTILES over the graphs of all splits; for tiles they are the
+    smallest, the median and the largest number, of which the last is assumed ("hundreds").
     """
 
     id: str
     kind: str  # "tile" or "layout"
     num_graphs: tuple[int, int, int]
     num_candidates: tuple[int, ...]
+    num_nodes: tuple[int, ...]
+    num_edges: tuple[int, ...]
 
     @property
     def folder(self) -> str:
@@ -61,17 +65,41 @@ class Benchmark:
     paper_score_relu: float  # Polynormer-r, per cent
 
 
+_XLA_SIZES = (
+    (372, 4_185, 5_673, 12_062, 21_196, 26_234, 43_615),
+    (597, 7_209, 9_160, 20_569, 35_460, 48_094, 73_881),
+)
+_NLP_SIZES = (
+    (876, 1_316, 1_976, 3_296, 8_701, 10_124, 21_919),
+    (1_366, 2_010, 2_976, 4_966, 14_350, 16_696, 36_279),
+)
 COLLECTIONS: dict[str, Collection] = {
     collection.id: collection
     for collection in (
-        Collection("tile:xla", "tile", (5709, 676, 844), (2, 9_900)),
-        Collection("layout:xla:default", "layout", (61, 7, 8), (1_159, 5_408, 6_623, 10_528, 17_632, 34_200, 100_040)),
-        Collection("layout:xla:random", "layout", (69, 7, 8), (20, 335, 2_887, 8_368, 15_112, 24_222, 100_040)),
+        Collection("tile:xla", "tile", (5709, 676, 844), (2, 9_900), (2, 39, 512), (1, 40, 640)),
         Collection(
-            "layout:nlp:default", "layout", (198, 20, 17), (11_296, 19_883, 32_636, 67_832, 100_040, 100_040, 100_040)
+            "layout:xla:default",
+            "layout",
+            (61, 7, 8),
+            (1_159, 5_408, 6_623, 10_528, 17_632, 34_200, 100_040),
+            *_XLA_SIZES,
         ),
         Collection(
-            "layout:nlp:random", "layout", (207, 20, 17), (11_098, 19_563, 32_588, 67_000, 100_040, 100_040, 100_040)
+            "layout:xla:random", "layout", (69, 7, 8), (20, 335, 2_887, 8_368, 15_112, 24_222, 100_040), *_XLA_SIZES
+        ),
+        Collection(
+            "layout:nlp:default",
+            "layout",
+            (198, 20, 17),
+            (11_296, 19_883, 32_636, 67_832, 100_040, 100_040, 100_040),
+            *_NLP_SIZES,
+        ),
+        Collection(
+            "layout:nlp:random",
+            "layout",
+            (207, 20, 17),
+            (11_098, 19_563, 32_588, 67_000, 100_040, 100_040, 100_040),
+            *_NLP_SIZES,
         ),
     )
 }

@@ -18,6 +18,7 @@ from tpugraphs_polynormer.datasets.input_pipeline import (
 )
 from tpugraphs_polynormer.datasets.manifest import DatasetError
 from tpugraphs_polynormer.datasets.reader import RankingDataset
+from tpugraphs_polynormer.datasets.sampler import CandidateSampler
 from tpugraphs_polynormer.datasets.targets import read_costs, to_training_costs
 
 CONFIG = RankingDataConfig(graphs_per_batch=3, candidates_per_graph=6)
@@ -213,3 +214,27 @@ def test_blocks_cover_the_candidates_once_in_order(collections, name, chosen):
     costs = np.concatenate([part["costs"] for part in parts])
     assert np.array_equal(costs, to_training_costs(read_costs(split, 0))[wanted])
     assert all(np.array_equal(part["features"], arrays["node_feat"]) for part in parts)
+
+
+@pytest.mark.parametrize("name", [LAYOUT, TILE])
+@pytest.mark.parametrize("static", [False, True])
+def test_packed_batches_hold_each_graph_of_an_epoch_once(collections, name, static):
+    collection = collections[name]
+    graphs = collection.split("train").graphs
+    nodes = max(graph.num_nodes for graph in graphs) + 3
+    config = dataclasses.replace(CONFIG, batch_nodes=nodes, static_shapes=static)
+    sampler = CandidateSampler(collection.split("train"), config, 5)
+    plan = sampler.plan_batches()
+    counts, seen = set(), []
+    dataset = make_training_dataset(collection, config, seed=5)
+    for number, batch in enumerate(dataset.take(20)):
+        real = batch.context["candidate_mask"].numpy().any(1)
+        positions = plan.positions(number)
+        assert real[: config.graphs_per_batch].tolist() == (positions >= 0).tolist()
+        assert not real[config.graphs_per_batch :].any()
+        sizes = batch.node_sets["op"].sizes.numpy()[: config.graphs_per_batch]
+        wanted = [graphs[sampler.graph_at(each)].num_nodes if each >= 0 else 0 for each in positions]
+        assert sizes.tolist() == wanted and sum(wanted) <= nodes
+        counts.add(int(real.sum()))
+        seen += positions[positions >= 0].tolist()
+    assert seen == list(range(len(seen))) and len(counts) > 1, "batches differ in their number of graphs"

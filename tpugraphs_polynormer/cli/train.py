@@ -1,4 +1,4 @@
-"""The stages config and train."""
+"""The stages config, compile and train."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tpugraphs_polynormer.cli.compile import add_compile
 from tpugraphs_polynormer.cli.options import (
     add_datasets,
     add_overrides,
@@ -25,6 +26,7 @@ _STRATEGIES = ("auto", "cpu", "gpu", "tpu", "multiworker")
 def add_stages(stages: argparse._SubParsersAction) -> None:
     """Adds the parsers of these stages."""
     _add_config(stages)
+    add_compile(stages)
     _add_train(stages)
 
 

@@ -123,14 +123,22 @@ class RankingDataConfig:
     """The data and batches of a ranking model."""
 
     collection: str = setting("layout:xla:random", "TpuGraphs collection to rank", choices=tuple(COLLECTIONS))
-    graphs_per_batch: int = setting(4, "graphs in the training batch of one replica", low=1)
+    graphs_per_batch: int = setting(4, "graphs in the training batch of one replica; with batch_nodes at most", low=1)
+    batch_nodes: int = setting(
+        0,
+        "nodes of a batch, which is filled with the next graphs until one does not fit; at least the largest graph; 0 "
+        "for graphs_per_batch graphs of any size",
+        low=0,
+    )
     candidates_per_graph: int = setting(32, "candidates drawn from each graph for a training step", low=2)
     sampling: str = setting("uniform", "how candidates are drawn", choices=("uniform", "fast"))
     fast_share: float = setting(0.5, "with sampling=fast: share drawn from the fastest candidates", low=0, high=1)
     fast_quantile: float = setting(
         0.1, "with sampling=fast: share of candidates that count as the fastest", low=0.001, high=1
     )
-    static_shapes: bool = setting(False, "pad each batch to the sizes in the manifest (TPU, XLA)")
+    static_shapes: bool = setting(
+        False, "pad each batch to one size, of batch_nodes or of the largest graphs (TPU, XLA)"
+    )
 
     def __post_init__(self) -> None:
         _refuse_unread(self, "sampling=fast", self.sampling == "fast", "fast_share", "fast_quantile")

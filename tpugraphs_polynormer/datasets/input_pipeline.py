@@ -12,7 +12,7 @@ Padded to static sizes it has one more component, of padding only, whose mask is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ import tensorflow_gnn as tfgnn
 from google.protobuf import text_format
 
 from tpugraphs_polynormer.config.schema import RankingDataConfig
+from tpugraphs_polynormer.datasets.batch_plan import batch_limits, measure_graphs
 from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit
 from tpugraphs_polynormer.datasets.sampler import CandidateSampler, fetch_candidates
 from tpugraphs_polynormer.datasets.schema import schema_text
@@ -61,21 +62,22 @@ def make_training_dataset(
 ) -> tf.data.Dataset:
     """An endless dataset of merged batches from step `start_step` on, one element per replica of this worker."""
     sampler = CandidateSampler(collection.split("train"), config, seed)
-    per_step = shard.num_workers * shard.num_replicas * config.graphs_per_batch
+    plan = sampler.plan_batches() if config.batch_nodes else None
 
-    def positions() -> tf.data.Dataset:
-        elements = tf.data.Dataset.range(start_step * shard.num_replicas, np.iinfo(np.int64).max)
+    def positions_of(element: tf.Tensor) -> tf.Tensor:
+        """[graphs_per_batch]: the positions of the graphs of one batch of this worker."""
+        step, replica = element // shard.num_replicas, element % shard.num_replicas
+        batch = (step * shard.num_workers + shard.worker) * shard.num_replicas + replica
+        if plan is None:
+            return batch * config.graphs_per_batch + tf.range(config.graphs_per_batch, dtype=tf.int64)
+        found = tf.numpy_function(lambda number: plan.positions(int(number)), [batch], tf.int64)
+        return tf.ensure_shape(found, [config.graphs_per_batch])
 
-        def expand(element: tf.Tensor) -> tf.data.Dataset:
-            step, replica = element // shard.num_replicas, element % shard.num_replicas
-            first = step * per_step + (shard.worker * shard.num_replicas + replica) * config.graphs_per_batch
-            return tf.data.Dataset.range(first, first + config.graphs_per_batch)
-
-        return elements.flat_map(_as_written(expand))
-
+    elements = tf.data.Dataset.range(start_step * shard.num_replicas, np.iinfo(np.int64).max)
+    positions = elements.map(_as_written(positions_of)).unbatch()
     k = config.candidates_per_graph
     kind = collection.manifest.kind
-    graphs = positions().map(
+    graphs = positions.map(
         _as_written(lambda position: _draw_graph(sampler, kind, k, position)),
         num_parallel_calls=num_parallel_calls,
         deterministic=True,
@@ -84,20 +86,24 @@ def make_training_dataset(
 
 
 def batch_budget(collection: RankingDataset, config: RankingDataConfig) -> tfgnn.SizeConstraints | None:
-    """Static sizes that every batch fits into: G times the largest train graph, plus one node for padding edges."""
+    """Static sizes that every train batch fits into (see batch_plan.py), or None for batches of any size."""
     if not config.static_shapes:
         return None
-    sizes = {name: entry["max"] for name, entry in collection.manifest.splits["train"].sizes.items()}
-    graphs = config.graphs_per_batch
-    edges = {"feed": graphs * sizes["edges"]}
-    if collection.manifest.kind == "layout":
-        edges |= {"config": graphs * sizes["config_nodes"], "meet": graphs * sizes["config_edges"]}
+    limits = batch_limits(measure_graphs(collection.split("train").graphs), config)
+    return size_constraints(collection.manifest.kind, limits, config.graphs_per_batch)
+
+
+def size_constraints(kind: str, limits: Mapping[str, int], num_graphs: int) -> tfgnn.SizeConstraints:
+    """Room for `num_graphs` graphs with `limits` of BATCH_SIZES together, and one of each node for padding edges."""
+    edges = {"feed": limits["edges"]}
+    if kind == "layout":
+        edges |= {"config": limits["config_nodes"], "meet": limits["config_edges"]}
     return tfgnn.SizeConstraints(
-        total_num_components=graphs + 1,
+        total_num_components=num_graphs + 1,
         total_num_nodes={
-            "op": graphs * sizes["nodes"] + 1,
-            "nconfig": graphs * sizes["config_nodes"] + 1,
-            "config_value": graphs * sizes["config_values"] + 1,
+            "op": limits["nodes"] + 1,
+            "nconfig": limits["config_nodes"] + 1,
+            "config_value": limits["config_values"] + 1,
         },
         total_num_edges=edges,
     )
@@ -132,13 +138,13 @@ def _with_codes(graph: tfgnn.GraphTensor, codes: tf.Tensor) -> tfgnn.GraphTensor
 
 def _batch(graphs: tf.data.Dataset, graphs_per_batch: int, budget: tfgnn.SizeConstraints | None) -> tf.data.Dataset:
     options = {"num_parallel_calls": 2, "deterministic": True}
-    batches = graphs.batch(graphs_per_batch, drop_remainder=True).map(_as_written(_merge), **options)
+    batches = graphs.batch(graphs_per_batch, drop_remainder=True).map(_as_written(merge_graphs), **options)
     if budget is None:
         return batches
     return batches.map(_as_written(lambda graph: pad_batch(graph, budget)), **options)
 
 
-def _merge(graph: tfgnn.GraphTensor) -> tfgnn.GraphTensor:
+def merge_graphs(graph: tfgnn.GraphTensor) -> tfgnn.GraphTensor:
     """One graph of many components; the codes of each graph are shifted to its part of the merged config values."""
     merged = graph.merge_batch_to_components()
     starts = tf.cumsum(merged.node_sets["config_value"].sizes, exclusive=True)

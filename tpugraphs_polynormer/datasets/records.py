@@ -6,6 +6,7 @@ gigabyte. The bytes are those that TensorFlow writes.
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import IO
 
@@ -77,6 +78,21 @@ def serialize_graph(
         "edges/meet.#target": meeting[:, 1],
     }
     return serialize_example(features), len(meeting)
+
+
+@functools.cache
+def serialize_nothing(kind: str) -> bytes:
+    """A graph of the kind "layout" or "tile" without nodes: it fills a batch of fewer graphs."""
+    floats, integers = np.zeros(0, np.float32), np.zeros(0, np.int64)
+    features: dict[str, str | list[int] | np.ndarray] = {"context/name": ""}
+    features |= {f"nodes/{name}.#size": [0] for name in ("op", "nconfig", "config_value")}
+    features |= {"nodes/op.features": floats, "nodes/op.opcode": integers, "nodes/op.node_id": integers}
+    features |= {"nodes/config_value.values": floats}
+    if kind == "layout":
+        features |= {"nodes/nconfig.dims": floats}
+    for name in ("feed", "config", "meet") if kind == "layout" else ("feed",):
+        features |= {f"edges/{name}.#size": [0], f"edges/{name}.#source": integers, f"edges/{name}.#target": integers}
+    return serialize_example(features)
 
 
 def serialize_example(features: dict[str, str | list[int] | np.ndarray]) -> bytes:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from tpugraphs_polynormer.config.schema import RankingDataConfig
+from tpugraphs_polynormer.datasets.batch_plan import NO_GRAPH, BatchPlan, batch_limits, measure_graphs
 from tpugraphs_polynormer.datasets.manifest import DatasetError
 from tpugraphs_polynormer.datasets.reader import RankingSplit
+from tpugraphs_polynormer.datasets.records import serialize_nothing
 from tpugraphs_polynormer.datasets.targets import read_costs, to_training_costs
 
 
@@ -25,11 +27,21 @@ class CandidateSampler:
         """The number of graphs that take part, which is the length of an epoch."""
         return len(self._graphs)
 
-    def graph_at(self, position: int) -> int:
-        """The number of the graph at a position of the endless sequence of shuffled epochs."""
-        epoch, index = divmod(position, len(self._graphs))
+    def epoch_order(self, epoch: int) -> np.ndarray:
+        """[num_graphs]: the numbers of the graphs of an epoch, shuffled."""
         order = np.random.default_rng((self._seed, 0, epoch)).permutation(len(self._graphs))
-        return int(self._graphs[order[index]])
+        return self._graphs[order]
+
+    def graph_at(self, position: int) -> int:
+        """The number of the graph at a position of the endless sequence of epochs."""
+        epoch, index = divmod(position, len(self._graphs))
+        return int(self.epoch_order(epoch)[index])
+
+    def plan_batches(self) -> BatchPlan:
+        """The graphs of each batch, with `batch_nodes`."""
+        sizes = measure_graphs(self._split.graphs)
+        limits, most = batch_limits(sizes[self._graphs], self._config), self._config.graphs_per_batch
+        return BatchPlan(sizes, self.epoch_order, limits=limits, most=most)
 
     def candidates_at(self, position: int, number: int) -> np.ndarray:
         """Up to k distinct candidates of a graph, [<= k] in random order."""
@@ -45,10 +57,14 @@ class CandidateSampler:
         return random.permutation(np.concatenate([fast, random.permutation(others)])[:count])
 
     def draw(self, position: int) -> tuple[bytes, np.ndarray, np.ndarray, np.ndarray]:
-        """(record, codes [config nodes, k], costs [k], mask [k]) of the graph at a position."""
+        """(record, codes [config nodes, k], costs [k], mask [k]) of the graph at a position, which may be NO_GRAPH."""
+        width = self._config.candidates_per_graph
+        if position == NO_GRAPH:
+            nothing = np.zeros([0, width], np.int32), np.zeros(width, np.int64), np.zeros(width, bool)
+            return serialize_nothing(self._split.kind), *nothing
         number = self.graph_at(position)
         candidates = self.candidates_at(position, number)
-        fetched = fetch_candidates(self._split, number, candidates, self._config.candidates_per_graph)
+        fetched = fetch_candidates(self._split, number, candidates, width)
         return self._split.read_record(number), *fetched
 
 

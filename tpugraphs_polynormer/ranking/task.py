@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import tensorflow_gnn as tfgnn
 from tpugraphs_polynormer.archives.indices import find_indices
 from tpugraphs_polynormer.catalog import find_collection
 from tpugraphs_polynormer.config.loader import ConfigError
-from tpugraphs_polynormer.config.schema import Config, RankingConfig
+from tpugraphs_polynormer.config.schema import Config, RankingConfig, RankingDataConfig
 from tpugraphs_polynormer.datasets.input_pipeline import Shard, iterate_blocks, make_training_dataset
 from tpugraphs_polynormer.datasets.manifest import DatasetError, Manifest
 from tpugraphs_polynormer.datasets.reader import RankingDataset
@@ -74,8 +74,7 @@ class RankingTask:
         facts: DatasetFacts | None = None,
         indices_dir: Path | str | None = None,
     ) -> None:
-        half = config.training.precision == "bfloat16"
-        tf.keras.mixed_precision.set_global_policy("mixed_bfloat16" if half else "float32")
+        set_precision(config)
         self.config, self.collection = config, collection
         self.model = build_ranking_model(config, facts or DatasetFacts.of(collection.manifest))
         self.phases = plan_phases(config.training, self.model.phases)
@@ -101,8 +100,7 @@ class RankingTask:
     def loss(self, graph: tfgnn.GraphTensor, *, num_replicas: int) -> tf.Tensor:
         """Scalar: the sum of a replica's losses, divided by the number of graphs of all replicas."""
         scores = self.model(graph, phase=self.phase, training=True)
-        costs, mask = graph.context["costs"], graph.context["candidate_mask"]
-        return tf.reduce_sum(self._loss(costs, scores, mask)) / (self.config.data.graphs_per_batch * num_replicas)
+        return mean_loss(self.config.data, self._loss, graph, scores, num_replicas=num_replicas)
 
     def evaluate(self) -> Metrics:
         """The mean metrics over the validation graphs."""
@@ -136,6 +134,26 @@ class RankingTask:
                 self.model(block.graph, training=False)
                 return
         raise DatasetError(f"{self.collection.folder}: no graphs in any split; preprocess again")
+
+
+def set_precision(config: RankingConfig) -> None:
+    """Makes layers that are created from now on compute in the config's precision."""
+    half = config.training.precision == "bfloat16"
+    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16" if half else "float32")
+
+
+def mean_loss(
+    config: RankingDataConfig, loss: Callable, graph: tfgnn.GraphTensor, scores: tf.Tensor, *, num_replicas: int
+) -> tf.Tensor:
+    """Scalar: the sum of the losses of a replica's graphs, divided by the number of graphs of all replicas."""
+    costs, mask = graph.context["costs"], graph.context["candidate_mask"]
+    num_graphs: float | tf.Tensor = config.graphs_per_batch * num_replicas
+    if config.batch_nodes:  # batches differ in their number of graphs
+        num_graphs = tf.reduce_sum(tf.cast(tf.reduce_any(mask, 1), tf.float32))
+        if num_replicas > 1:
+            replica = tf.distribute.get_replica_context()
+            num_graphs = replica.all_reduce(tf.distribute.ReduceOp.SUM, num_graphs)
+    return tf.reduce_sum(loss(costs, scores, mask)) / num_graphs
 
 
 def open_collection(config: RankingConfig, data_dir: Path | str) -> RankingDataset:

@@ -135,7 +135,13 @@ def _attend_flat(edges: UnsortedEdges, slope: float, loops: tf.Tensor | None):
         out = tf.math.divide_no_nan(summed, total)
         normalizer = tf.where(total > 0, reference + tf.math.log(total), 0.0)
 
+        scope = tf.get_current_name_scope()
+
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            with tf.name_scope(f"gradient/{scope}/"):  # a profile then names the layer
+                return differentiate(upstream)
+
+        def differentiate(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             sent, sent_values = _gather_rows([source_logits, values], edges.source)
             at_target = [target_logits, normalizer, upstream, out]
             received, reference, arriving, attended = _gather_rows(at_target, edges.target)

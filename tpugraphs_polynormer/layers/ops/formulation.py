@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-# The only private TensorFlow import: no public function says whether a trace will be compiled by XLA.
+# A private import: no public function says whether a trace will be compiled by XLA.
 from tensorflow.python.ops import control_flow_util
 
 FORMULATIONS = ("auto", "fused", "segments", "unsorted")

@@ -1,0 +1,117 @@
+"""What the compiler says of one program: whether it compiles, the memory it takes, and the time it estimates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tpugraphs_polynormer.compiler.topologies import GIB, find_chip
+
+FORMAT_VERSION = 1
+NUM_COSTLY = 10
+# An instruction of the compiled program: its name, its type, its opcode. Types have layouts such as {1,0:T(8,128)}.
+_INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (.+)$")
+_OPCODE = re.compile(r"\s([a-z][\w\-]*)\(")
+_CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
+_CALLED = re.compile(r"\bcalls=%?([\w.\-]+)")
+_SOURCE = re.compile(r'op_name="([^"]*)"')
+# What moves data or computes, and may lack an estimate. Parameters, tuples, bitcasts and the like do nothing.
+_WORKING = frozenset(
+    """all-gather all-reduce collective-permute copy custom-call dynamic-slice dynamic-update-slice fusion gather
+    reduce-window scatter sort while""".split()  # noqa: SIM905
+)
+
+
+@dataclass(frozen=True)
+class CostlyOp:
+    """One op of the compiled program with its estimate, and the layer that it was made of."""
+
+    name: str
+    source: str  # the traced op's name, which begins with the layer; empty if the compiler made the op itself
+    cycles: int
+
+
+@dataclass(frozen=True)
+class CompileRecord:
+    """The compiler's answer for one program and topology. Where `error` is not empty, the numbers are 0.
+
+    Memory is in bytes of one device. Cycles are the sum over ops that carry an estimate; `unestimated` counts, by
+    opcode, the ops that do not: gathers, scatters and small ones.
+    """
+
+    topology: str
+    num_replicas: int
+    error: str = ""
+    seconds: float = 0.0
+    argument_bytes: int = 0
+    output_bytes: int = 0
+    temporary_bytes: int = 0
+    code_bytes: int = 0
+    cycles: int = 0
+    num_estimated: int = 0
+    unestimated: dict[str, int] = field(default_factory=dict)
+    costly: tuple[CostlyOp, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def compiles(self) -> bool:
+        """Whether the compiler made a program that fits the device."""
+        return not self.error
+
+    @property
+    def total_bytes(self) -> int:
+        """Arguments, outputs, temporaries and code, all in HBM at once. Variables count as arguments and outputs."""
+        return self.argument_bytes + self.output_bytes + self.temporary_bytes + self.code_bytes
+
+    @property
+    def milliseconds(self) -> float:
+        """The cycles at the chip's clock."""
+        return self.cycles / (1000 * find_chip(self.topology).megahertz)
+
+    @property
+    def hbm_share(self) -> float:
+        """The share of the device's memory."""
+        return self.total_bytes / (find_chip(self.topology).hbm_gib * GIB)
+
+
+def read_estimates(text: str) -> dict[str, Any]:
+    """Fields of a CompileRecord: cycles, num_estimated, unestimated and costly, from the compiled program's text."""
+    estimated: list[CostlyOp] = []
+    unestimated: dict[str, int] = {}
+    for name, body in _scheduled(text):
+        cycles, source = _CYCLES.search(body), _SOURCE.search(body)
+        if cycles:
+            estimated.append(CostlyOp(name, source[1] if source else "", int(cycles[1])))
+            continue
+        opcode = _OPCODE.search(f" {body}")
+        if opcode and opcode[1] in _WORKING:
+            kind = _describe_fusion(name) if opcode[1] == "fusion" else opcode[1]
+            unestimated[kind] = unestimated.get(kind, 0) + 1
+    estimated.sort(key=lambda op: (-op.cycles, op.name))
+    return {
+        "cycles": sum(op.cycles for op in estimated),
+        "num_estimated": len(estimated),
+        "unestimated": dict(sorted(unestimated.items())),
+        "costly": tuple(estimated[:NUM_COSTLY]),
+    }
+
+
+def _scheduled(text: str) -> Iterator[tuple[str, str]]:
+    """(name, rest of the line) of the instructions that run by themselves; those inside of fusions do not."""
+    fused = set(_CALLED.findall(text))
+    inside = False
+    for line in text.splitlines():
+        if line and not line[0].isspace():
+            inside = line.split(" ", 1)[0].lstrip("%") in fused
+            continue
+        found = None if inside else _INSTRUCTION.match(line)
+        if found:
+            yield found[1], found[2]
+
+
+def _describe_fusion(name: str) -> str:
+    """A fusion around a gather or scatter is named after it; others are small."""
+    return next((kind for kind in ("gather", "scatter") if kind in name), "fusion")

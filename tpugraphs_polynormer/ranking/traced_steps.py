@@ -1,0 +1,114 @@
+"""A ranking model's training step as an HLO module of static sizes, made without data and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_gnn as tfgnn
+
+from tpugraphs_polynormer.catalog import NUM_NODE_FEATURES, NUM_OPCODES, find_collection
+from tpugraphs_polynormer.config.schema import RankingConfig
+from tpugraphs_polynormer.datasets.batch_plan import (
+    BATCH_SIZES,
+    BatchPlan,
+    batch_limits,
+    draw_official_sizes,
+    measure_graphs,
+)
+from tpugraphs_polynormer.datasets.input_pipeline import merge_graphs, pad_batch, parse_graph, size_constraints
+from tpugraphs_polynormer.datasets.records import serialize_nothing
+from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
+from tpugraphs_polynormer.ranking.task import (
+    DatasetFacts,
+    build_ranking_model,
+    mean_loss,
+    open_collection,
+    set_precision,
+)
+from tpugraphs_polynormer.training.losses import build_loss
+from tpugraphs_polynormer.training.traced_step import trace_training_step
+
+
+@dataclass(frozen=True)
+class BatchSizes:
+    """The static sizes of a config's training batches."""
+
+    limits: dict[str, int]  # BATCH_SIZES -> what the graphs of a batch have together at most
+    padding_share: float  # of a batch's nodes, the mean over an epoch
+    graphs_per_batch: float  # the mean over an epoch
+
+
+def official_batches(config: RankingConfig) -> BatchSizes:
+    """The batches of the official collection, from the quantiles in the catalog."""
+    return _plan(draw_official_sizes(find_collection(config.data.collection)), config)
+
+
+def dataset_batches(config: RankingConfig, datasets: Path) -> BatchSizes:
+    """The batches of a preprocessed collection."""
+    return _plan(measure_graphs(open_collection(config, datasets).split("train").graphs), config)
+
+
+def _plan(sizes: np.ndarray, config: RankingConfig) -> BatchSizes:
+    limits, most = batch_limits(sizes, config.data), config.data.graphs_per_batch
+    order = np.random.default_rng(config.seed).permutation(len(sizes))
+    if not config.data.batch_nodes:
+        return BatchSizes(limits, 1 - most * float(sizes[:, 0].mean()) / max(limits["nodes"], 1), most)
+    plan = BatchPlan(sizes, lambda epoch: order, limits=limits, most=most)
+    share = plan.padding_share()
+    return BatchSizes(limits, float(share), (1 - float(share)) * limits["nodes"] / float(sizes[:, 0].mean()))
+
+
+class _StepTask:
+    """What the trainer's step needs of a task: the model, with all variables, and the loss."""
+
+    def __init__(self, config: RankingConfig, kind: str, phase: str | None) -> None:
+        set_precision(config)
+        self.config, self._phase = config, phase
+        self.model = build_ranking_model(config, DatasetFacts(config.data.collection, kind, neutral_statistics()))
+        small = dict.fromkeys(BATCH_SIZES, 2)
+        self.model(blank_batch(kind, small, 1, config.data.candidates_per_graph))
+        self._loss = build_loss(asdict(config.loss))
+
+    def loss(self, graph: tfgnn.GraphTensor, *, num_replicas: int) -> tf.Tensor:
+        """As RankingTask.loss."""
+        scores = self.model(graph, phase=self._phase, training=True)
+        return mean_loss(self.config.data, self._loss, graph, scores, num_replicas=num_replicas)
+
+
+def trace_ranking_step(
+    config: RankingConfig, limits: Mapping[str, int], *, num_replicas: int = 1, phase: str | None = None
+) -> bytes:
+    """The HLO module of a config's training step, in the encoder's last phase by default.
+
+    Args:
+      limits: see BatchSizes. num_replicas: see `trace_training_step`.
+    """
+    kind = find_collection(config.data.collection).kind
+    data = config.data
+    batch = blank_batch(kind, limits, data.graphs_per_batch, data.candidates_per_graph)
+    return trace_training_step(lambda: _StepTask(config, kind, phase), batch, num_replicas=num_replicas)
+
+
+def blank_batch(kind: str, limits: Mapping[str, int], num_graphs: int, num_candidates: int) -> tfgnn.GraphTensor:
+    """A padded batch of graphs without nodes: the shapes and types of a training batch."""
+    nothing = (
+        tf.constant(serialize_nothing(kind)),
+        tf.zeros([0, num_candidates], tf.int32),
+        tf.zeros([num_candidates], tf.int64),
+        tf.zeros([num_candidates], tf.bool),
+    )
+    as_written = tf.autograph.experimental.do_not_convert
+    graphs = tf.data.Dataset.from_tensors(nothing).map(as_written(lambda *fields: parse_graph(kind, *fields)))
+    merged = next(iter(graphs.repeat(num_graphs).batch(num_graphs).map(as_written(merge_graphs))))
+    return pad_batch(merged, size_constraints(kind, limits, num_graphs))
+
+
+def neutral_statistics() -> FeatureStatistics:
+    """Statistics that leave features as they are; a step's cost does not depend on them."""
+    zeros, ones = (0.0,) * NUM_NODE_FEATURES, (1.0,) * NUM_NODE_FEATURES
+    heavy = tuple(range(NUM_NODE_FEATURES))  # as for most columns of real programs
+    return FeatureStatistics(1, zeros, ones, zeros, ones, heavy, (), (0,) * NUM_OPCODES)

@@ -11,7 +11,7 @@ LOCKED = $(if $(wildcard $(LOCK)),$(shell $(PYTHON) -c "import sys; sys.exit(sys
 	echo --constraint $(LOCK)))
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo test test-all lint bench browser clean
+.PHONY: demo test test-all test-tpu lint bench browser clean
 .DEFAULT_GOAL := test
 
 $(STAMP): setup.py tpugraphs_polynormer/__init__.py
@@ -23,10 +23,15 @@ demo: $(STAMP)
 	$(BIN)/tpugraphs demo --output demo
 
 test: $(STAMP) lint
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not slow and not tpu_compiler" -n 2 --dist loadfile
 
 test-all: $(STAMP) lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not tpu_compiler" -n 2 --dist loadfile
+
+# The real TPU compiler, which needs no TPU, in the tests that use it.
+test-tpu: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check $(LOCKED) --editable ".[test,dask,tpu-compiler]"
+	$(BIN)/python -m pytest -m tpu_compiler -n 2
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from tpugraphs_polynormer.layers.ops.formulation import in_xla
+
 if TYPE_CHECKING:
     from tpugraphs_polynormer.models.ranking.batch import Batch
 
@@ -34,15 +36,21 @@ def _dense_layers(widths: list[int], *, use_bias: bool = True) -> tf.keras.Seque
 class _Operands:
     """The matrix with a 1 for each operand (consumer, producer) and its transpose, which multiply states [n, ...]."""
 
-    def __init__(self, producers: tf.Tensor, consumers: tf.Tensor, num_ops: tf.Tensor) -> None:
+    def __init__(
+        self, producers: tf.Tensor, consumers: tf.Tensor, num_ops: tf.Tensor, kept: tf.Tensor | None = None
+    ) -> None:
         self.producers, self.consumers, self.num_ops = producers, consumers, num_ops
+        if kept is not None:  # of static shape: an operand that is left out adds to a row that does not exist
+            self.consumers, self.producers = (tf.where(kept, ends, -1) for ends in (consumers, producers))
 
     def apply(self, states: tf.Tensor) -> tf.Tensor:
-        return tf.math.unsorted_segment_sum(tf.gather(states, self.producers), self.consumers, self.num_ops)
+        sent = tf.gather(states, tf.maximum(self.producers, 0))
+        return tf.math.unsorted_segment_sum(sent, self.consumers, self.num_ops)
 
     def apply_transposed(self, states: tf.Tensor) -> tf.Tensor:
         states = tf.transpose(tf.transpose(states))
-        summed = tf.math.unsorted_segment_sum(tf.gather(states, self.consumers), self.producers, self.num_ops)
+        sent = tf.gather(states, tf.maximum(self.consumers, 0))
+        summed = tf.math.unsorted_segment_sum(sent, self.producers, self.num_ops)
         return tf.transpose(tf.transpose(summed))
 
     def apply_normalized(self, states: tf.Tensor) -> tf.Tensor:
@@ -86,8 +94,12 @@ class OfficialLayoutPeer(_Peer):
         if training:
             selected = tf.range(operands.num_ops) < SEGMENT_NODES
             kept = tf.gather(selected, batch.producers) & tf.gather(selected, batch.consumers)
-            ends = (tf.boolean_mask(each, kept) for each in (batch.producers, batch.consumers))
-            segment = self._run(nodes, config_values, _Operands(*ends, operands.num_ops), batch)
+            ends = batch.producers, batch.consumers
+            if in_xla():
+                inside = _Operands(*ends, operands.num_ops, kept)
+            else:
+                inside = _Operands(*(tf.boolean_mask(each, kept) for each in ends), operands.num_ops)
+            segment = self._run(nodes, config_values, inside, batch)
             states = tf.where(selected[:, tf.newaxis, tf.newaxis], segment, states)
         pooled = [
             tf.reduce_mean(states, 0),

@@ -10,8 +10,9 @@ from tpugraphs_polynormer.compiler.compile import compile_for_tpu
 from tpugraphs_polynormer.compiler.topologies import TOPOLOGIES
 from tpugraphs_polynormer.config.loader import find_config
 from tpugraphs_polynormer.config.schema import load_config
+from tpugraphs_polynormer.datasets.static_graphs import GraphSizes
 from tpugraphs_polynormer.nodes.traced_step import trace_node_step
-from tpugraphs_polynormer.ranking.traced_steps import trace_ranking_step
+from tpugraphs_polynormer.ranking.traced_steps import trace_ranking_step, trace_scoring_steps
 from tpugraphs_polynormer.training.traced_step import trace_function
 
 pytestmark = pytest.mark.tpu_compiler
@@ -78,6 +79,17 @@ def test_the_training_step_of_a_shipped_config_compiles(name, topology):
     assert record.compiles, record.error
     assert "sort" not in record.unestimated or "list_mle" in str(config.loss), "edges are not sorted on the device"
     assert any("encoder" in op.source for op in record.costly), "the costliest ops name their layers"
+
+
+@pytest.mark.parametrize("name", ["ranking/polynormer/layout_xla_random", "paper/graphsage/tile_xla"])
+def test_the_scoring_steps_compile(name):
+    sizes = GraphSizes(nodes=301, edges=500, config_nodes=41, config_edges=60, config_values=31)
+    if "tile" in name:
+        sizes = sizes._replace(config_nodes=3, config_edges=0)
+    config = load_config(find_config(name), ["data.static_shapes=true"])
+    for _, module in trace_scoring_steps(config, sizes, num_candidates=64):
+        record = compile_for_tpu(module, "v4:2x2x1")
+        assert record.compiles, record.error
 
 
 def test_four_replicas_sum_their_gradients():

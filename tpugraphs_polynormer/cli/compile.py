@@ -102,7 +102,11 @@ def _trace(config: Any, args: argparse.Namespace) -> tuple[list[tuple[str, bytes
     facts = sizes.limits | {"padding_share": sizes.padding_share, "graphs_per_batch": sizes.graphs_per_batch}
     if args.step == "train":
         return [("train", traced_steps.trace_ranking_step(config, sizes.limits, num_replicas=args.replicas))], facts
-    raise UserError("--step score: not yet")
+    if args.datasets:
+        raise UserError(
+            "--step score: found --datasets, expected --sizes official; graphs of all sizes are scored alike"
+        )
+    return traced_steps.trace_scoring_steps(config), facts
 
 
 def format_records(records: Sequence[tuple[str, CompileRecord]], facts: dict[str, float]) -> str:

@@ -72,7 +72,8 @@ class LayerNorm(tf.keras.layers.Layer):
         super().build(shape)
 
     def call(self, states: tf.Tensor) -> tf.Tensor:
-        return layer_norm(states, self.scale, self.offset)
+        # As tensors: a custom gradient does not recognize the variables of several replicas among its arguments.
+        return layer_norm(states, tf.convert_to_tensor(self.scale), tf.convert_to_tensor(self.offset))
 
 
 @register

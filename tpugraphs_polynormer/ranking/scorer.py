@@ -18,6 +18,7 @@ from tpugraphs_polynormer.models.ranking.batch import Batch, unpack_batch
 from tpugraphs_polynormer.models.ranking.model import Encoded, RankingModel
 from tpugraphs_polynormer.progress import track
 from tpugraphs_polynormer.ranking.metrics import GraphAccumulator, GraphMetrics, graph_metrics
+from tpugraphs_polynormer.ranking.static_scoring import StaticScorer
 
 # The largest number of per-candidate state values in a block; it limits memory.
 _BLOCK_FLOATS = 16_000_000
@@ -32,6 +33,8 @@ class Scorer:
       candidates_per_group: number of candidates per group, if the model's candidates attend to each other.
       phase: of the encoder; None for the last.
       seed: of the random groups.
+      static: scores blocks in programs of static shape, with the same model and phase; None: in programs that take
+        graphs of any size, on the host.
     """
 
     def __init__(
@@ -42,8 +45,10 @@ class Scorer:
         candidates_per_group: int,
         phase: str | None = None,
         seed: int = 0,
+        static: StaticScorer | None = None,
     ) -> None:
         self._model, self._collection, self._seed = model, collection, seed
+        self._static = static
         self._run = {"phase": phase, "training": False}
         self._group = candidates_per_group
         self._traces: dict[tuple, Callable] = {}
@@ -70,12 +75,22 @@ class Scorer:
         if candidates is None:
             candidates = np.arange(entry.num_candidates)
         config = self._model.config
-        if not config.cross_candidates:
-            # After the encoder, a tile candidate is joined with every node, a layout candidate with the config nodes.
-            met = entry.num_config_nodes if self._collection.manifest.kind == "layout" else entry.num_nodes
-            block = block_size(config, entry.num_nodes, met, len(candidates))
-            return self._score_in_order(split, number, candidates, block)
-        return self._score_in_groups(split, number, candidates, config)
+        if config.cross_candidates:
+            return self._score_in_groups(split, number, candidates, config)
+        return self._score_in_order(split, number, candidates, self._block_size(split, number, len(candidates)))
+
+    def _block_size(self, split: RankingSplit, number: int, num_candidates: int) -> int:
+        """The number of candidates per block; with static shapes the same for all graphs of a size class."""
+        entry = split.graphs[number]
+        num_nodes, num_config_nodes = entry.num_nodes, entry.num_config_nodes
+        if self._static is not None:
+            padded = self._static.padded_sizes(split, number)
+            num_nodes, num_config_nodes = padded.nodes, padded.config_nodes
+            most = max(each.num_candidates for each in split.graphs)
+            num_candidates = -(-most // self._static.num_replicas)
+        # After the encoder, a tile candidate is joined with every node, a layout candidate with the config nodes.
+        num_met = num_config_nodes if self._collection.manifest.kind == "layout" else num_nodes
+        return block_size(self._model.config, num_nodes, num_met, num_candidates)
 
     def _score_in_groups(
         self, split: RankingSplit, number: int, candidates: np.ndarray, config: RankingModelConfig
@@ -88,6 +103,8 @@ class Scorer:
         return total / config.num_groupings
 
     def _score_in_order(self, split: RankingSplit, number: int, candidates: np.ndarray, block: int) -> np.ndarray:
+        if self._static is not None:
+            return self._static.score_graph(split, number, candidates, block)
         results = GraphAccumulator(len(candidates), graph=split.graphs[number].name)
         batch = encoded = None
         for part in iterate_blocks(self._collection, split, number, block, candidates):

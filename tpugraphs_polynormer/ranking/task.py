@@ -28,6 +28,7 @@ from tpugraphs_polynormer.models.encoder_registry import check_encoder
 from tpugraphs_polynormer.models.ranking.model import RankingModel
 from tpugraphs_polynormer.ranking.metrics import summarize
 from tpugraphs_polynormer.ranking.scorer import Scorer, choose_candidates, evaluate_split
+from tpugraphs_polynormer.ranking.static_scoring import StaticScorer
 from tpugraphs_polynormer.training.distribution import is_chief
 from tpugraphs_polynormer.training.losses import build_loss
 from tpugraphs_polynormer.training.run_directory import FACTS_NAME, RunDirectory
@@ -76,6 +77,7 @@ class RankingTask:
     ) -> None:
         set_precision(config)
         self.config, self.collection = config, collection
+        self._strategy = tf.distribute.get_strategy()
         self.model = build_ranking_model(config, facts or DatasetFacts.of(collection.manifest))
         self.phases = plan_phases(config.training, self.model.phases)
         self.phase: str | None = None  # of the encoder; None for its last phase
@@ -121,9 +123,17 @@ class RankingTask:
         return split, choose_candidates(split, most=most, seed=0, indices=self._indices)
 
     def make_scorer(self) -> Scorer:
-        """A scorer with the model in its current phase."""
-        group = self.config.data.candidates_per_graph
-        return Scorer(self.model, self.collection, phase=self.phase, candidates_per_group=group, seed=self.config.seed)
+        """A scorer with the model in its current phase, compiled where training is: with static shapes, by XLA.
+
+        It computes on the devices of the strategy in whose scope the task was created.
+        """
+        static, jit_compile = None, self.config.training.jit_compile
+        is_compiled = jit_compile or isinstance(self._strategy, tf.distribute.TPUStrategy)
+        if self.config.data.static_shapes and is_compiled:
+            compiled = {"jit_compile": jit_compile, "strategy": self._strategy}
+            static = StaticScorer(self.model, self.collection, phase=self.phase, **compiled)
+        group = {"candidates_per_group": self.config.data.candidates_per_graph, "seed": self.config.seed}
+        return Scorer(self.model, self.collection, phase=self.phase, **group, static=static)
 
     def _create_variables(self) -> None:
         """Runs the model once on two candidates: optimizers and checkpoints need all variables before training."""

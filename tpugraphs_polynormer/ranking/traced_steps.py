@@ -1,4 +1,4 @@
-"""A ranking model's training step as an HLO module of static sizes, made without data and devices."""
+"""A ranking model's training and scoring steps as HLO modules of static sizes, made without data and devices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from tpugraphs_polynormer.datasets.batch_plan import (
 )
 from tpugraphs_polynormer.datasets.input_pipeline import merge_graphs, pad_batch, parse_graph, size_constraints
 from tpugraphs_polynormer.datasets.records import serialize_nothing
+from tpugraphs_polynormer.datasets.static_graphs import GraphSizes
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
+from tpugraphs_polynormer.ranking.scorer import block_size
+from tpugraphs_polynormer.ranking.static_scoring import scoring_functions, scoring_specs
 from tpugraphs_polynormer.ranking.task import (
     DatasetFacts,
     build_ranking_model,
@@ -30,7 +33,7 @@ from tpugraphs_polynormer.ranking.task import (
     set_precision,
 )
 from tpugraphs_polynormer.training.losses import build_loss
-from tpugraphs_polynormer.training.traced_step import trace_training_step
+from tpugraphs_polynormer.training.traced_step import trace_function, trace_training_step
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,30 @@ def trace_ranking_step(
     data = config.data
     batch = blank_batch(kind, limits, data.graphs_per_batch, data.candidates_per_graph)
     return trace_training_step(lambda: _StepTask(config, kind, phase), batch, num_replicas=num_replicas)
+
+
+def trace_scoring_steps(
+    config: RankingConfig, sizes: GraphSizes | None = None, *, num_candidates: int = 1000
+) -> list[tuple[str, bytes]]:
+    """(name, HLO module) of the two programs that score a graph: `encode`, and `score` of a block of candidates.
+
+    Args:
+      sizes: that graphs are padded to; by default those of the largest official graph. num_candidates: of a graph.
+    """
+    kind = find_collection(config.data.collection).kind
+    if sizes is None:
+        largest = GraphSizes(*draw_official_sizes(find_collection(config.data.collection))[-1].tolist())
+        sizes = largest._replace(nodes=largest.nodes + 1, config_values=largest.config_values + 1)
+    model = _StepTask(config, kind, None).model
+    block = block_size(
+        config.model, sizes.nodes, sizes.config_nodes if kind == "layout" else sizes.nodes, num_candidates
+    )
+    graph, candidates = scoring_specs(kind, sizes, block)
+    encode, score = scoring_functions(model)
+    states = tf.TensorSpec([sizes.nodes, model.node_projection.units], model.compute_dtype)
+    if config.model.fusion == "late":
+        states = tf.TensorSpec([sizes.nodes, config.model.hidden_dim], model.compute_dtype)
+    return [("encode", trace_function(encode, *graph)), ("score", trace_function(score, states, *candidates, *graph))]
 
 
 def blank_batch(kind: str, limits: Mapping[str, int], num_graphs: int, num_candidates: int) -> tfgnn.GraphTensor:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
+from tpugraphs_polynormer.datasets.encoding import NUM_TILE_BOUNDS
+from tpugraphs_polynormer.datasets.static_graphs import StaticGraph
 from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_undirected_edge_tensors
 from tpugraphs_polynormer.layers.neighbours import Graphs
 from tpugraphs_polynormer.layers.ops.formulation import in_xla
@@ -87,6 +89,45 @@ def unpack_batch(graph: tfgnn.GraphTensor) -> Batch:
         **of_layouts,
         num_graphs=num_graphs,
         candidate_mask=mask,
+    )
+
+
+def build_static_batch(
+    graph: StaticGraph, codes: tf.Tensor | None = None, candidate_mask: tf.Tensor | None = None
+) -> Batch:
+    """One padded graph as a batch with G = 1; all shapes are static.
+
+    Args:
+      graph: tensors of static shape in the fields of a StaticGraph.
+      codes: [s, k] int32. candidate_mask: [k] bool. `RankingModel.encode` reads neither.
+    """
+    connect = build_static_edges if in_xla() else build_undirected_edge_tensors
+    num_ops, num_edges = graph.features.shape[0], graph.feed_source.shape[0]
+    num_config_nodes = NUM_TILE_BOUNDS if graph.nconfig_ops is None else graph.nconfig_ops.shape[0]
+    is_op, is_edge = tf.range(num_ops) < graph.counts[0], tf.range(num_edges) < graph.counts[1]
+    is_config_node = tf.range(num_config_nodes) < graph.counts[2]
+    nconfig_edges = None
+    if graph.meet_source is not None:
+        is_meeting = tf.range(graph.meet_source.shape[0]) < graph.counts[3]
+        nconfig_edges = connect(graph.meet_source, graph.meet_target, num_config_nodes, mask=is_meeting)
+    return Batch(
+        features=graph.features,
+        opcodes=graph.opcodes,
+        edges=connect(graph.feed_source, graph.feed_target, num_ops, mask=is_edge),
+        producers=graph.feed_source,
+        consumers=graph.feed_target,
+        op_graph_ids=tf.zeros([num_ops], tf.int32),
+        op_mask=is_op,
+        config_values=graph.config_values,
+        codes=codes,
+        nconfig_graph_ids=tf.zeros([num_config_nodes], tf.int32),
+        nconfig_roles=tf.range(num_config_nodes),
+        nconfig_mask=is_config_node,
+        nconfig_ops=graph.nconfig_ops,
+        nconfig_dims=graph.nconfig_dims,
+        nconfig_edges=nconfig_edges,
+        num_graphs=1,
+        candidate_mask=None if candidate_mask is None else candidate_mask[tf.newaxis],
     )
 
 

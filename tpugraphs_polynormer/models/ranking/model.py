@@ -167,11 +167,14 @@ class RankingModel(tf.keras.Model):
         encoded = self.encode(batch, phase=phase, training=training)
         return self.score(batch, encoded, phase=phase, training=training)
 
-    def encode(self, batch: Batch, *, phase: str | None = None, training: bool | None = None) -> Encoded:
-        """What no candidate can change."""
+    def encode(
+        self, batch: Batch, *, phase: str | None = None, training: bool | None = None, share_states: bool = True
+    ) -> Encoded:
+        """What no candidate can change; with `share_states=False` only `states`, whose shape is static."""
         reach, features, opcodes = None, batch.features, batch.opcodes
         in_segments = self.segments is not None and bool(training)
-        if self.config.fusion == "early" and self.share_states and not in_xla() and not in_segments:
+        shares = self.share_states and share_states and not in_xla() and not in_segments
+        if self.config.fusion == "early" and shares:
             reach = self._find_reach(batch)
             features, opcodes = tf.gather(features, reach.order), tf.gather(opcodes, reach.order)
         inputs = self.input_dropout(self.node_features(features, opcodes), training=training)

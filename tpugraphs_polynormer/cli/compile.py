@@ -103,9 +103,7 @@ def _trace(config: Any, args: argparse.Namespace) -> tuple[list[tuple[str, bytes
     if args.step == "train":
         return [("train", traced_steps.trace_ranking_step(config, sizes.limits, num_replicas=args.replicas))], facts
     if args.datasets:
-        raise UserError(
-            "--step score: found --datasets, expected --sizes official; graphs of all sizes are scored alike"
-        )
+        raise UserError("--step score: found --datasets, expected --sizes official, which pads to the largest graph")
     return traced_steps.trace_scoring_steps(config), facts
 
 

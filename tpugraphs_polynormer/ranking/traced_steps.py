@@ -109,9 +109,8 @@ def trace_scoring_steps(
         largest = GraphSizes(*draw_official_sizes(find_collection(config.data.collection))[-1].tolist())
         sizes = largest._replace(nodes=largest.nodes + 1, config_values=largest.config_values + 1)
     model = _StepTask(config, kind, None).model
-    block = block_size(
-        config.model, sizes.nodes, sizes.config_nodes if kind == "layout" else sizes.nodes, num_candidates
-    )
+    num_met = sizes.config_nodes if kind == "layout" else sizes.nodes
+    block = block_size(config.model, sizes.nodes, num_met, num_candidates)
     graph, candidates = scoring_specs(kind, sizes, block)
     encode, score = scoring_functions(model)
     states = tf.TensorSpec([sizes.nodes, model.node_projection.units], model.compute_dtype)

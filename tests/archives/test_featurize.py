@@ -8,8 +8,9 @@ from tests.hlo.tuning_files import serialize_layout_tuning, serialize_tile_tunin
 from tpugraphs_polynormer.archives.featurize import featurize_bytes, featurize_file, featurize_path
 from tpugraphs_polynormer.archives.npz import read_archive
 from tpugraphs_polynormer.errors import HloError
+from tpugraphs_polynormer.hlo.choices import enumerate_choices
 from tpugraphs_polynormer.hlo.features import featurize_module
-from tpugraphs_polynormer.hlo.sampling import draw_candidates, enumerate_choices
+from tpugraphs_polynormer.hlo.sampling import draw_candidates
 from tpugraphs_polynormer.hlo.tuning import LayoutRun, LayoutTuning, TileRun, TileSizes, TileTuning
 from tpugraphs_polynormer.hlo.writer import serialize_module
 

@@ -15,9 +15,10 @@ from tpugraphs_polynormer.archives.tuning import layout_archive
 from tpugraphs_polynormer.datasets.statistics import measure_moments, summarize_moments
 from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo import from_tf
+from tpugraphs_polynormer.hlo.choices import enumerate_choices
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.module import Computation, Instruction, Module, Shape
-from tpugraphs_polynormer.hlo.sampling import draw_candidates, enumerate_choices
+from tpugraphs_polynormer.hlo.sampling import draw_candidates
 from tpugraphs_polynormer.hlo.writer import serialize_module
 from tpugraphs_polynormer.ranking import own_program, scorer
 from tpugraphs_polynormer.ranking.own_program import ProgramRanking, measure_novelty, rank_program

@@ -5,8 +5,9 @@ import pytest
 from scipy.stats import kendalltau
 
 from tpugraphs_polynormer.archives.npz import read_archive
+from tpugraphs_polynormer.hlo.choices import enumerate_choices
 from tpugraphs_polynormer.hlo.features import featurize_module
-from tpugraphs_polynormer.hlo.sampling import draw_indices, enumerate_choices, gather_layouts
+from tpugraphs_polynormer.hlo.sampling import draw_indices, gather_layouts
 from tpugraphs_polynormer.simulator.builder import F32, ModuleBuilder
 from tpugraphs_polynormer.simulator.costs import LayoutCosts, encode_choices, layout_seconds, measure
 from tpugraphs_polynormer.simulator.hardware import TPU_V3

@@ -16,10 +16,11 @@ from tpugraphs_polynormer.archives.tuning import layout_archive, layout_tuning_a
 from tpugraphs_polynormer.archives.writer import order_members, write_archive
 from tpugraphs_polynormer.errors import HloError, UserError
 from tpugraphs_polynormer.files import check_name, replacing
+from tpugraphs_polynormer.hlo.choices import enumerate_choices
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.module import Module
 from tpugraphs_polynormer.hlo.protobuf import parse_module
-from tpugraphs_polynormer.hlo.sampling import draw_candidates, enumerate_choices
+from tpugraphs_polynormer.hlo.sampling import draw_candidates
 from tpugraphs_polynormer.hlo.tuning import detect_kind, parse_layout_tuning, parse_tile_tuning
 
 _MAX_BYTES = (1 << 31) - 1  # the largest protobuf message

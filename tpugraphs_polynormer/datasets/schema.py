@@ -7,11 +7,8 @@ graph's name. "feed" runs from producer to consumer; the set of that name in the
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tpugraphs_polynormer.catalog import NUM_NODE_FEATURES
 from tpugraphs_polynormer.datasets.encoding import CONFIG_VALUE_DIMS
-from tpugraphs_polynormer.files import write_text
 
 SCHEMA_NAME = "schema.pbtxt"
 _SCHEMA = """\
@@ -56,8 +53,3 @@ def schema_text(kind: str) -> str:
     """The GraphSchema of a "layout" or "tile" dataset in protobuf's text format."""
     text = _SCHEMA.format(num_features=NUM_NODE_FEATURES, config_value_dim=CONFIG_VALUE_DIMS[kind])
     return text + _LAYOUT_EDGES if kind == "layout" else text
-
-
-def write_schema(folder: Path, kind: str) -> None:
-    """Writes schema.pbtxt beside the shards."""
-    write_text(folder / SCHEMA_NAME, schema_text(kind))

@@ -10,16 +10,12 @@ import numpy as np
 
 from tpugraphs_polynormer.archives.tuning import layout_archive
 from tpugraphs_polynormer.archives.writer import write_archive
-from tpugraphs_polynormer.datasets.manifest import (
-    FORMAT_VERSION,
-    MANIFEST_NAME,
-    Manifest,
-    write_manifest,
-)
+from tpugraphs_polynormer.datasets.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, serialize_manifest
 from tpugraphs_polynormer.datasets.reader import RankingDataset
 from tpugraphs_polynormer.datasets.shards import PreprocessOptions, describe_split, write_shard
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
 from tpugraphs_polynormer.errors import HloError
+from tpugraphs_polynormer.files import write_text
 from tpugraphs_polynormer.hlo.choices import enumerate_choices
 from tpugraphs_polynormer.hlo.describe import describe_candidate
 from tpugraphs_polynormer.hlo.features import featurize_module
@@ -125,10 +121,8 @@ def measure_novelty(node_feat: np.ndarray, node_opcode: np.ndarray, statistics: 
 def _make_dataset(folder: Path, collection: str, arrays: dict[str, np.ndarray]) -> RankingDataset:
     """A dataset of one graph, written and read by the same code as any other dataset."""
     write_archive(folder / "program.npz", arrays)
-    options = PreprocessOptions()
-    description = write_shard(
-        folder, "program", {"program": folder / "program.npz"}, kind="layout", is_train=False, options=options
-    )
+    source, how = {"program": folder / "program.npz"}, {"kind": "layout", "is_train": False}
+    description = write_shard(folder, "program", source, **how, options=PreprocessOptions())
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         collection=collection,
@@ -139,5 +133,5 @@ def _make_dataset(folder: Path, collection: str, arrays: dict[str, np.ndarray]) 
         num_rejected=0,
         excluded={},
     )
-    write_manifest(folder / MANIFEST_NAME, manifest)
+    write_text(folder / MANIFEST_NAME, serialize_manifest(manifest))
     return RankingDataset(folder)

@@ -20,6 +20,7 @@ from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import only_writer, write_text
 from tpugraphs_polynormer.hlo.choices import Choices, enumerate_choices
 from tpugraphs_polynormer.hlo.features import ModuleArrays, featurize_module
+from tpugraphs_polynormer.hlo.layout_flow import ProgramLayouts
 from tpugraphs_polynormer.hlo.module import Module
 from tpugraphs_polynormer.hlo.sampling import gather_layouts
 from tpugraphs_polynormer.process import end_with_process
@@ -158,7 +159,8 @@ def simulate_graph(
         num_candidates = _num_candidates(plan, f"layout:{source}:{search}", split, rng)
     draw = {"search": search, "seed": int(rng.integers(1 << 62))}
     tables = [choices.table[start : start + count] for start, count in zip(choices.starts, choices.counts, strict=True)]
-    costs = LayoutCosts(arrays.node_feat, arrays.node_opcode, arrays.edge_index, choices.node_ids, tables)
+    graph = (arrays.node_feat, arrays.node_opcode, arrays.edge_index)
+    costs = LayoutCosts(ProgramLayouts(*graph, choices.node_ids, tables))
     seconds = [costs.seconds(block) for block in draw_search_blocks(choices, num_candidates, **draw)]
     shape = (num_candidates, len(tables), NUM_LAYOUT_FEATURES)
     blocks = _layout_blocks(choices, draw_search_blocks(choices, num_candidates, **draw))

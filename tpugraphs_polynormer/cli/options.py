@@ -7,8 +7,9 @@ import contextlib
 import logging
 import os
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from tpugraphs_polynormer.errors import UserError
 
@@ -44,6 +45,30 @@ def parse_numbers(text: str) -> list[int]:
     return numbers
 
 
+def add_path(parser: argparse.ArgumentParser, name: str, metavar: str, text: str, **settings: Any) -> None:
+    """Adds an option or an argument that is a path; `text` is its help."""
+    parser.add_argument(name, type=Path, metavar=metavar, help=text, **settings)
+
+
+def add_number(
+    parser: argparse.ArgumentParser, name: str, low: int, text: str, *, high: int | None = None, default: Any = None
+) -> None:
+    """Adds an option that is a whole number in low..high; `text` is its help."""
+    parser.add_argument(name, type=whole_number(low, high), metavar="N", default=default, help=text)
+
+
+def add_names(
+    parser: argparse.ArgumentParser,
+    option: str,
+    metavar: str,
+    choices: Iterable[str],
+    text: str,
+    default: Sequence[str] | None = None,
+) -> None:
+    """Adds an option that takes some of the names in `choices`; `text` is its help."""
+    parser.add_argument(option, nargs="+", metavar=metavar, choices=choices, default=default, help=text)
+
+
 def add_overrides(parser: argparse.ArgumentParser) -> None:
     """Adds --set, which changes one field of the config."""
     parser.add_argument(
@@ -58,20 +83,26 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
 
 def add_seed(parser: argparse.ArgumentParser, what: str) -> None:
     """Adds --seed; `what` says what it draws."""
-    parser.add_argument("--seed", type=whole_number(0, MAX_SEED), default=0, metavar="N", help=f"seed of {what}")
+    add_number(parser, "--seed", 0, f"seed of {what}", high=MAX_SEED, default=0)
 
 
 def add_runs(parser: argparse.ArgumentParser, many: str) -> None:
     """Adds --run-dir, for one or several, and --datasets; `many` says what several of them mean."""
-    parser.add_argument("--run-dir", type=Path, nargs="+", required=True, metavar="DIR", dest="run_dirs", help=many)
+    add_path(parser, "--run-dir", "DIR", many, nargs="+", required=True, dest="run_dirs")
     add_datasets(parser)
 
 
 def add_datasets(parser: argparse.ArgumentParser) -> None:
     """Adds --datasets, as the stages after preprocess read it."""
-    parser.add_argument(
-        "--datasets", type=Path, required=True, metavar="DIR", help="folder of the preprocessed datasets"
-    )
+    add_path(parser, "--datasets", "DIR", "folder of the preprocessed datasets", required=True)
+
+
+def read_config_option(name: str | None, overrides: Sequence[str]) -> Any:
+    """The config of --config, a path or the name of a shipped one, and --set; the defaults without a name."""
+    from tpugraphs_polynormer.config.loader import find_config
+    from tpugraphs_polynormer.config.schema import load_config
+
+    return load_config(name and find_config(name), overrides)
 
 
 def check_output_file(option: str, path: Path, *inputs: Path | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import io
 import json
@@ -11,7 +10,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -28,7 +26,7 @@ from tpugraphs_polynormer.datasets.shards import (
     train_statistics,
 )
 from tpugraphs_polynormer.datasets.split_files import CANDIDATE_SUFFIX, RECORD_SUFFIX
-from tpugraphs_polynormer.files import only_writer, replacing
+from tpugraphs_polynormer.files import replacing, writing
 
 FAILURE_NAME = "failed.txt"
 REJECTED_NAME = "rejected.jsonl"
@@ -61,31 +59,13 @@ def clear_commit(job: Job) -> None:
         FileSystems.delete(stale)
 
 
-@contextmanager
-def held_output(output: str) -> Iterator[None]:
-    """Holds a local output folder, so that no second job writes into it."""
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(only_writer(output))
-        except OSError as fault:
-            raise _cannot_write(output, fault) from None
-        yield
-
-
-def _cannot_write(folder: str, fault: OSError) -> PreprocessError:
-    return PreprocessError(f"{folder}: cannot be written ({fault.strerror}); choose another --datasets folder")
-
-
 def _make_folders(job: Job) -> None:
     for folder in (folder_of(job.output, collection) for collection in job.collections):
         if is_remote(folder):
             continue
-        try:
+        with writing(folder, "--datasets folder"):
             os.makedirs(folder, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-        except OSError as fault:
-            raise _cannot_write(folder, fault) from None
+            tempfile.TemporaryFile(dir=folder).close()
 
 
 def _find_stale(job: Job, collection: str) -> list[str]:

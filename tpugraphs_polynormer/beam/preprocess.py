@@ -25,7 +25,6 @@ from tpugraphs_polynormer.beam.commit import (
     clear_commit,
     commit,
     count_finished,
-    held_output,
     is_remote,
     publish,
     publish_text,
@@ -39,6 +38,7 @@ from tpugraphs_polynormer.datasets.exclusion import read_patterns
 from tpugraphs_polynormer.datasets.shards import DESCRIPTION_SUFFIX, PreprocessOptions, ShardDescription, write_shard
 from tpugraphs_polynormer.datasets.split_files import CANDIDATE_SUFFIX, RECORD_SUFFIX
 from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.files import only_writer
 
 _GRAPHS_PER_SHARD = {"layout": 4, "tile": 256}
 
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace, beam_arguments: Sequence[str]) -> dict[str, Co
     exclude = [*args.exclude, *(read_patterns(args.exclude_file) if args.exclude_file else [])]
     job = plan_job(args.archives, args.datasets, collections, input_format=args.format, exclude=exclude)
     options = make_options(beam_arguments, count_workers(job))
-    with contextlib.nullcontext() if is_remote(job.output) else held_output(job.output):
+    with contextlib.nullcontext() if is_remote(job.output) else only_writer(job.output):
         clear_commit(job)
         run_pipeline(Preprocess(job), options, lambda: count_finished(job), len(job.plans))
         check_commit(job)

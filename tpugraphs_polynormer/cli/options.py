@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
-import os
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.files import sync, writing
 
 MAX_SEED = 2**31 - 1  # TensorFlow's and numpy's generators both take it
 _PROBE = bytes(1 << 14)  # written where an output will be: a disk without room for this has no room for any output
@@ -125,21 +125,20 @@ def _check_output(option: str, path: Path, kind: str, inputs: Sequence[Path]) ->
     folder = path if kind == "folder" else path.parent
     probe = folder / f".{path.name}.{uuid.uuid4().hex}.tmp"
     try:
-        if any(path.exists() and each.exists() and path.samefile(each) for each in inputs):
-            raise UserError(f"{option} {path}: found the input itself, expected another {kind}; name another {option}")
-        if path.exists() and not (path.is_dir() if kind == "folder" else path.is_file()):
-            found = "a folder" if path.is_dir() else "a file" if path.is_file() else "a device"
-            raise UserError(f"{option} {path}: found {found}, expected a {kind}; choose another {option}")
-        for each in reversed([folder, *folder.parents]):
-            if not each.exists():
-                each.mkdir()
-                made.append(each)
-        with probe.open("xb") as stream:
-            stream.write(_PROBE)
-            stream.flush()
-            os.fsync(stream.fileno())
-    except OSError as fault:
-        raise UserError(f"{option} {path}: cannot be written ({fault.strerror}); choose another {option}") from None
+        with writing(f"{option} {path}", option):
+            if any(path.exists() and each.exists() and path.samefile(each) for each in inputs):
+                raise UserError(
+                    f"{option} {path}: found the input itself, expected another {kind}; name another {option}"
+                )
+            if path.exists() and not (path.is_dir() if kind == "folder" else path.is_file()):
+                found = "a folder" if path.is_dir() else "a file" if path.is_file() else "a device"
+                raise UserError(f"{option} {path}: found {found}, expected a {kind}; choose another {option}")
+            for each in reversed([folder, *folder.parents]):
+                if not each.exists():
+                    each.mkdir()
+                    made.append(each)
+            probe.write_bytes(_PROBE)
+            sync(probe)
     finally:
         with contextlib.suppress(OSError):
             probe.unlink()

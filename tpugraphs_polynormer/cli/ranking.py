@@ -159,7 +159,9 @@ def _run_submit(args: argparse.Namespace) -> None:
     print(f"{path}: {len(rows):,} rows, valid{scope}")
     if args.truth:
         scores = score_submission(path, args.truth, rows)
-        print(format_table(["collection", "score"], [[name, format_number(value)] for name, value in scores.items()]))
+        print(
+            format_table(["collection", "score"], [[name, format_number(value)] for name, (value, _) in scores.items()])
+        )
 
 
 def _add_report(stages: argparse._SubParsersAction) -> None:

@@ -30,9 +30,15 @@ def layout_tuning_arrays(tuning: LayoutTuning) -> dict[str, np.ndarray]:
     layouts = np.zeros((len(kept), len(tuning.node_ids), 18), dtype=np.float32)
     for row, run in enumerate(kept):
         layouts[row] = run.layouts
+    outside = [node for node in tuning.node_ids if not 0 <= node < len(graph.node_opcode)]
+    if outside:
+        raise HloError(
+            f"module {tuning.module.name!r}: config_index_to_node names row {outside[0]}, expected "
+            f"0..{len(graph.node_opcode) - 1}: the file is damaged"
+        )
     return layout_archive(
         graph,
-        node_config_ids=_checked_node_ids(tuning, len(graph.node_opcode)),
+        node_config_ids=np.array(tuning.node_ids, dtype=np.int64),
         node_config_feat=layouts,
         config_runtime=np.array([run.runtime_ns for run in kept], dtype=np.int64),
     )
@@ -84,13 +90,3 @@ def tile_features(tiles: TileSizes) -> list[int]:
     """The 24 columns of a tile candidate: kernel, output, input bounds, each six values, their sum and product."""
     bounds = (tiles.kernel, tiles.output, tiles.input)
     return [value for each in bounds for value in pad_sum_product(each, 6, empty_product=0)]
-
-
-def _checked_node_ids(tuning: LayoutTuning, num_nodes: int) -> np.ndarray:
-    outside = [node for node in tuning.node_ids if not 0 <= node < num_nodes]
-    if outside:
-        raise HloError(
-            f"module {tuning.module.name!r}: config_index_to_node names row {outside[0]}, expected 0..{num_nodes - 1}: "
-            "the file is damaged"
-        )
-    return np.array(tuning.node_ids, dtype=np.int64)

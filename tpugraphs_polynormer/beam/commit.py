@@ -19,12 +19,7 @@ from tpugraphs_polynormer.beam.plan import Job, PreprocessError, ShardPlan, fold
 from tpugraphs_polynormer.catalog import SPLITS, find_collection
 from tpugraphs_polynormer.datasets.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, serialize_manifest
 from tpugraphs_polynormer.datasets.schema import SCHEMA_NAME, schema_text
-from tpugraphs_polynormer.datasets.shards import (
-    DESCRIPTION_SUFFIX,
-    ShardDescription,
-    describe_split,
-    train_statistics,
-)
+from tpugraphs_polynormer.datasets.shards import DESCRIPTION_SUFFIX, ShardDescription, describe_split, train_statistics
 from tpugraphs_polynormer.datasets.split_files import CANDIDATE_SUFFIX, RECORD_SUFFIX
 from tpugraphs_polynormer.files import replacing, writing
 

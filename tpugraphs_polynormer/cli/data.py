@@ -11,8 +11,7 @@ from tpugraphs_polynormer.cli.options import (
     add_number,
     add_path,
     add_seed,
-    check_output_file,
-    check_output_folder,
+    check_output,
     conclude,
 )
 from tpugraphs_polynormer.cli.parser import add_stage
@@ -45,7 +44,7 @@ def _add_simulate(stages: argparse._SubParsersAction) -> None:
 def _run_simulate(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.simulator.write import simulate
 
-    check_output_folder("--archives", args.archives)
+    check_output("--archives", args.archives)
     summary = simulate(args.archives, args.scale, args.seed, collections=args.collections, num_workers=args.workers)
     for collection, counts in summary.items():
         print(f"{collection}: {counts['graphs']:,} graphs, {counts['candidates']:,} candidates (simulated)")
@@ -87,7 +86,7 @@ def _run_download(args: argparse.Namespace) -> None:
         if getattr(args, names):
             if not getattr(args, flag):
                 raise UserError(f"--{names}: name the folder to put them in with --{flag}")
-            check_output_folder(f"--{flag}", getattr(args, flag))
+            check_output(f"--{flag}", getattr(args, flag))
     options = DownloadOptions(keep_archives=args.keep_archives)
     records = {}
     if args.collections:
@@ -119,7 +118,7 @@ def _run_inspect(args: argparse.Namespace) -> None:
 
     if args.plot:
         check_picture(args.plot)
-        check_output_file("--plot", args.plot, args.file)
+        check_output("--plot", args.plot, args.file, kind="file")
     inspection = inspect_archive(args.file)
     print(inspection)
     if args.plot:
@@ -144,8 +143,7 @@ def _add_featurize(stages: argparse._SubParsersAction) -> None:
 def _run_featurize(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.archives.featurize import featurize_path
 
-    check = check_output_folder if args.input.is_dir() else check_output_file
-    check("--output", args.output, args.input)
+    check_output("--output", args.output, args.input, kind="folder" if args.input.is_dir() else "file")
     result = featurize_path(args.input, args.output, num_candidates=args.candidates, seed=args.seed)
     for path in result.written:
         print(path)
@@ -197,7 +195,7 @@ def _run_preprocess(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.beam.commit import CollectionSummary
     from tpugraphs_polynormer.beam.preprocess import run
 
-    check_output_folder("--datasets", args.datasets, args.archives)
+    check_output("--datasets", args.datasets, args.archives)
     done = run(args, args.beam_arguments)
     for collection, each in done.items():
         excluded = f", excluded graphs: {each.num_excluded:,}" if each.num_excluded else ""

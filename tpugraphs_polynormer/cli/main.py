@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from tpugraphs_polynormer import __version__
 from tpugraphs_polynormer.cli import data, nodes, ranking, train
-from tpugraphs_polynormer.cli.options import add_path, add_seed, check_output_folder
+from tpugraphs_polynormer.cli.options import add_path, add_seed, check_output
 from tpugraphs_polynormer.cli.parser import HelpFormatter, StageParser, add_stage, describe_stages
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.process import Terminated, interrupted_by_sigterm
@@ -136,7 +136,7 @@ def _add_demo(stages: argparse._SubParsersAction) -> None:
 def _run_demo(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.demo import run_demo
 
-    check_output_folder("--output", args.output)
+    check_output("--output", args.output)
     print(run_demo(args.output, args.seed))
 
 

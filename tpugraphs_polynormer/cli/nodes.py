@@ -9,7 +9,7 @@ from tpugraphs_polynormer.catalog import BENCHMARKS
 from tpugraphs_polynormer.cli.options import (
     add_overrides,
     add_path,
-    check_output_folder,
+    check_output,
     conclude,
     parse_numbers,
     read_config_option,
@@ -49,7 +49,7 @@ def _run_benchmark(args: argparse.Namespace) -> None:
     config = None if args.list else read_config_option(args.config or f"nodes/{args.name}", args.overrides)
     run_dir = args.run_dir or Path("runs") / (args.name or "")
     if config is not None:
-        check_output_folder("--run-dir", run_dir, args.files)
+        check_output("--run-dir", run_dir, args.files)
     keep_freed_memory()
     import_tensorflow()
     from tpugraphs_polynormer.nodes.benchmark import check_benchmark, describe_present, format_results, run_benchmark
@@ -97,7 +97,7 @@ def _run_experiment(args: argparse.Namespace) -> None:
     if needs_data and not args.files:
         raise UserError(f"{args.name} trains on a benchmark: name the folder of its files with --files")
     config = read_config_option(args.config or f"nodes/small/{args.benchmark}", args.overrides) if needs_data else None
-    check_output_folder("--output", args.output, args.files)
+    check_output("--output", args.output, args.files)
     keep_freed_memory()
     import_tensorflow()
     run = getattr(importlib.import_module(f"tpugraphs_polynormer.nodes.experiments.{args.name}"), f"run_{args.name}")

@@ -105,22 +105,15 @@ def read_config_option(name: str | None, overrides: Sequence[str]) -> Any:
     return load_config(name and find_config(name), overrides)
 
 
-def check_output_file(option: str, path: Path, *inputs: Path | None) -> None:
-    """Raises a UserError unless a file can be written at `path`; see `_check_output`."""
-    _check_output(option, path, "file", [each for each in inputs if each is not None])
+def check_output(option: str, path: Path | str, *inputs: Path | str | None, kind: str = "folder") -> None:
+    """Raises a UserError unless the output, a "file" or a "folder" of files, can be written.
 
-
-def check_output_folder(option: str, path: Path | str, *inputs: Path | str | None) -> None:
-    """Raises a UserError unless files can be written into the folder `path`; see `_check_output`."""
-    if "://" not in str(path):  # Beam writes to object stores itself
-        _check_output(option, Path(path), "folder", [Path(each) for each in inputs if each is not None])
-
-
-def _check_output(option: str, path: Path, kind: str, inputs: Sequence[Path]) -> None:
-    """Tries the output before the work: makes the missing folders and a file beside the output, and removes them.
-
-    An output that is one of the inputs, or is there as something else than `kind`, is refused.
+    It is tried before the work: the missing folders and a file beside the output are made, and removed. An output that
+    is one of the inputs, or is there as something else than `kind`, is refused. Beam writes to object stores itself.
     """
+    if kind == "folder" and "://" in str(path):
+        return
+    path, inputs = Path(path), [Path(each) for each in inputs if each is not None]
     made: list[Path] = []
     folder = path if kind == "folder" else path.parent
     probe = folder / f".{path.name}.{uuid.uuid4().hex}.tmp"

@@ -15,8 +15,7 @@ from tpugraphs_polynormer.cli.options import (
     add_path,
     add_runs,
     add_seed,
-    check_output_file,
-    check_output_folder,
+    check_output,
     conclude,
 )
 from tpugraphs_polynormer.cli.parser import add_stage
@@ -49,7 +48,7 @@ def _add_evaluate(stages: argparse._SubParsersAction) -> None:
 
 def _run_evaluate(args: argparse.Namespace) -> None:
     if args.output:
-        check_output_folder("--output", args.output, args.datasets)
+        check_output("--output", args.output, args.datasets)
     import_tensorflow()
     from tpugraphs_polynormer.ranking.evaluate import evaluate_runs, format_evaluations
 
@@ -87,7 +86,7 @@ def _add_predict(stages: argparse._SubParsersAction) -> None:
 
 
 def _run_predict(args: argparse.Namespace) -> None:
-    check_output_folder("--output", args.output, args.datasets, *args.run_dirs)
+    check_output("--output", args.output, args.datasets, *args.run_dirs)
     import_tensorflow()
     from tpugraphs_polynormer.ranking.predict import plan_predictions, predict
 
@@ -140,7 +139,7 @@ def _run_submit(args: argparse.Namespace) -> None:
         if value and not args.archives:
             raise UserError(f"{flag} needs the names of the test graphs: give the folder that holds npz/ as --archives")
     if args.predictions:
-        check_output_file("--output", args.output)
+        check_output("--output", args.output, kind="file")
     rows = expected_rows(args.archives, args.collections) if args.archives else None
     path = args.check or args.output
     if args.predictions:
@@ -193,7 +192,7 @@ def _add_report(stages: argparse._SubParsersAction) -> None:
 
 
 def _run_report(args: argparse.Namespace) -> None:
-    check_output_file("--output", args.output)
+    check_output("--output", args.output, kind="file")
     import_tensorflow()
     from tpugraphs_polynormer.ranking.report.page import write_report
 
@@ -233,7 +232,7 @@ def _add_export(stages: argparse._SubParsersAction) -> None:
 
 
 def _run_export(args: argparse.Namespace) -> None:
-    check_output_folder("--output", args.output, args.run_dir, args.datasets)
+    check_output("--output", args.output, args.run_dir, args.datasets)
     import_tensorflow()
     from tpugraphs_polynormer.ranking.export import export_ranker
 
@@ -266,7 +265,7 @@ def _run_rank(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.archives.featurize import read_program
 
     if args.output:
-        check_output_file("--output", args.output, args.program)
+        check_output("--output", args.output, args.program, kind="file")
     module = read_program(args.program)
     import_tensorflow()
     from tpugraphs_polynormer.archives.writer import write_npz

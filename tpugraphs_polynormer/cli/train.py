@@ -12,7 +12,7 @@ from tpugraphs_polynormer.cli.options import (
     add_number,
     add_overrides,
     add_path,
-    check_output_folder,
+    check_output,
     conclude,
     parse_numbers,
     read_config_option,
@@ -85,7 +85,7 @@ def _add_train(stages: argparse._SubParsersAction) -> None:
 
 def _run_train(args: argparse.Namespace) -> None:
     config = read_config_option(args.config, args.overrides)
-    check_output_folder("--run-dir", args.run_dir, args.datasets)
+    check_output("--run-dir", args.run_dir, args.datasets)
     keep_freed_memory()
     import_tensorflow()
     from tpugraphs_polynormer.ranking.task import train_ranking

@@ -20,11 +20,6 @@ class CandidateSampler:
         if not len(self._graphs):
             raise DatasetError("the train split has no graph with two different candidates: nothing can be learned")
 
-    @property
-    def num_graphs(self) -> int:
-        """The number of graphs that take part, which is the length of an epoch."""
-        return len(self._graphs)
-
     def graph_at(self, position: int) -> int:
         """The number of the graph at a position of the endless sequence of shuffled epochs."""
         epoch, index = divmod(position, len(self._graphs))

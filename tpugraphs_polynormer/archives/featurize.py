@@ -111,7 +111,8 @@ def featurize_path(source: Path | str, output: Path | str, **draw: Any) -> Featu
     sources = tuple(sorted(source.rglob("*.pb")))
     for path in track(sources, len(sources), "featurize", "file"):
         try:
-            target = output / path.relative_to(source).with_name(f"{check_name(_stem(path), str(path))}.npz")
+            stem = path.name.removesuffix(".pb").removesuffix(".hlo")  # XLA's dumps end in .hlo.pb
+            target = output / path.relative_to(source).with_name(f"{check_name(stem, str(path))}.npz")
             written.extend(_write(path, _read_archives(path, **draw), target))
         except UserError as error:
             _logger.warning("%s", error)
@@ -176,8 +177,3 @@ def _write(source: Path, archives: list[Arrays], target: Path) -> list[Path]:
                 reason = f"its archive would have {fault.key}: {fault.found}, expected {fault.expected}"
                 raise HloError(f"{source}: {reason}; nothing is written") from None
     return paths
-
-
-def _stem(path: Path) -> str:
-    """The file's name without .pb, and without the .hlo that XLA's dumps have before it."""
-    return path.name.removesuffix(".pb").removesuffix(".hlo")

@@ -55,11 +55,7 @@ def write_report(
 
 def render_page(report: Report, *, most: int, title: str, note: str) -> str:
     """The page's text."""
-    template = (
-        resources.files("tpugraphs_polynormer.ranking.report")
-        .joinpath("report.html.template")
-        .read_text(encoding="utf-8")
-    )
+    template = resources.files(__package__).joinpath("report.html.template").read_text(encoding="utf-8")
     sections = [(key, name, render(report)) for key, name, render in SECTIONS]
     num_graphs = sum(len(run.graphs) for run in report.runs)
     limit = f"at most {most:,} candidates each" if most else "all candidates"

@@ -23,7 +23,7 @@ from tpugraphs_polynormer.config.loader import find_config
 from tpugraphs_polynormer.config.schema import load_config
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import write_text, writing
-from tpugraphs_polynormer.process import end_with_parent
+from tpugraphs_polynormer.process import OWNER
 from tpugraphs_polynormer.progress import Progress, format_seconds
 from tpugraphs_polynormer.ranking.submission import expected_rows, score_submission
 from tpugraphs_polynormer.ranking.tables import format_number, format_table
@@ -198,7 +198,7 @@ def run_stages(stages: Sequence[StageRun], num_at_once: int = 1, watch: Callable
 
 def _start(stage: StageRun) -> subprocess.Popen:
     """The process of a stage, in a session of its own: Ctrl-C reaches it, and what it started, through us alone."""
-    environment = dict(os.environ)
+    environment = os.environ | {OWNER: str(os.getpid())}
     if stage.num_threads is not None:
         environment |= {f"TF_NUM_{which}_THREADS": str(stage.num_threads) for which in ("INTRAOP", "INTEROP")}
     command = [sys.executable, "-m", "tpugraphs_polynormer.cli.main", *stage.arguments]
@@ -210,7 +210,6 @@ def _start(stage: StageRun) -> subprocess.Popen:
             stdin=subprocess.DEVNULL,
             env=environment,
             start_new_session=True,
-            preexec_fn=end_with_parent,
         )
 
 

@@ -18,12 +18,14 @@ from tpugraphs_polynormer.cli import data, nodes, ranking, train
 from tpugraphs_polynormer.cli.options import add_path, add_seed, check_output
 from tpugraphs_polynormer.cli.parser import HelpFormatter, StageParser, add_stage, describe_stages
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.process import Terminated, interrupted_by_sigterm
+from tpugraphs_polynormer.process import OWNER, Terminated, end_with_process, interrupted_by_sigterm
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one stage; bad input is one line on stderr and exit code 2, never a traceback. Without a stage: the help."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # see import_tensorflow; children inherit it
+    if OWNER in os.environ:  # started by a demo, without which it must not go on
+        end_with_process(int(os.environ[OWNER]))
     parser = build_parser()
     if "_ARGCOMPLETE" in os.environ:  # the shell asks how the command line can be completed
         importlib.import_module("argcomplete").autocomplete(parser)

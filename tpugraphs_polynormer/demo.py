@@ -139,7 +139,8 @@ class _Demo:
 
         run_stages(stages, os.cpu_count() or 1, watch)
         self._done.append(name)
-        self._write_progress()
+        listed = {"seed": self._seed, "scale": self._scale, "done": self._done}
+        write_text(self.out / _PROGRESS_NAME, json.dumps(listed) + "\n")
         progress.advance_to(before + SHARES[name])
         _logger.info("demo: %s took %s", name, format_seconds(time.monotonic() - started))
 
@@ -170,10 +171,6 @@ class _Demo:
         if found != (self._seed, self._scale):
             raise UserError(f"{self.out}: a demo with seed {found[0]} at scale {found[1]}; choose another --output")
         return done
-
-    def _write_progress(self) -> None:
-        progress = {"seed": self._seed, "scale": self._scale, "done": self._done}
-        write_text(self.out / _PROGRESS_NAME, json.dumps(progress) + "\n")
 
 
 def run_stages(stages: Sequence[StageRun], num_at_once: int = 1, watch: Callable[[], None] = lambda: None) -> None:

@@ -155,8 +155,10 @@ def simulate_graph(
     module = draw_program(family, plan.size, np.random.default_rng(program_seed))
     arrays, choices = featurize_module(module), enumerate_choices(module)
     rng = np.random.default_rng([*program_seed, 1 + SEARCHES.index(search)])
-    if num_candidates is None:
-        num_candidates = _num_candidates(plan, f"layout:{source}:{search}", split, rng)
+    if num_candidates is None and split == "test":
+        num_candidates = plan.test_candidates + int(rng.integers(2))
+    elif num_candidates is None:
+        num_candidates = draw_count(rng, plan.layout_candidates[f"layout:{source}:{search}"])
     draw = {"search": search, "seed": int(rng.integers(1 << 62))}
     tables = [choices.table[start : start + count] for start, count in zip(choices.starts, choices.counts, strict=True)]
     graph = (arrays.node_feat, arrays.node_opcode, arrays.edge_index)
@@ -180,12 +182,6 @@ def _layout_blocks(choices: Choices, index_blocks: Iterable[np.ndarray]) -> Iter
     for indices in index_blocks:
         for start in range(0, len(indices), rows):
             yield gather_layouts(choices, indices[start : start + rows]).astype(np.float32)
-
-
-def _num_candidates(plan: Scale, collection: str, split: str, rng: np.random.Generator) -> int:
-    if split == "test":
-        return plan.test_candidates + int(rng.integers(2))
-    return draw_count(rng, plan.layout_candidates[collection])
 
 
 def simulate_kernel(out: Path, folder: Path, plan: Scale, seed: int, number: int) -> int:

@@ -32,7 +32,7 @@ def predict(archive: LayoutArchive | TileArchive, most: int | None) -> tuple[np.
     if isinstance(archive, TileArchive):
         measured = relative_costs(archive.config_runtime, archive.config_runtime_normalizers)
         return TileCosts(*graph).seconds(archive.config_feat[:most]), measured[:most]
-    seconds = layout_seconds(*graph, archive.node_config_ids, archive.node_config_feat[:most])
+    seconds = layout_seconds(*graph, archive.node_config_ids, candidates=archive.node_config_feat[:most])
     return seconds, archive.config_runtime[:most].astype(np.float64)
 
 

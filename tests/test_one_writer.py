@@ -17,8 +17,9 @@ from tests.small_archives import layout_arrays, write_tree
 from tests.small_datasets import LAYOUT
 from tests.test_damage import SMALLEST
 from tests.trained import SMALL, Trained, make_trained
+from tpugraphs_polynormer.beam.commit import publish_text
 from tpugraphs_polynormer.cli.main import main
-from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME, read_manifest, write_manifest
+from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME, read_manifest, serialize_manifest
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import only_writer, write_text
 from tpugraphs_polynormer.ranking.runs import hash_weights
@@ -206,7 +207,7 @@ def test_what_a_finished_run_stands_for_is_on_the_disk_before_its_result_has_a_n
 
 def test_a_manifest_is_on_the_disk_before_it_has_its_name_and_plain_texts_do_not_wait(disk, trained, tmp_path) -> None:
     manifest = read_manifest(trained.data / LAYOUT.replace(":", "/"))
-    write_manifest(tmp_path / MANIFEST_NAME, manifest)
+    publish_text(str(tmp_path), MANIFEST_NAME, serialize_manifest(manifest))
     assert [what for what, _ in disk] == ["sync", "name", "sync"]
     disk.clear()
     write_text(tmp_path / "notes.txt", "text")

@@ -22,10 +22,10 @@ from tpugraphs_polynormer.catalog import COLLECTIONS
 from tpugraphs_polynormer.config.loader import find_config
 from tpugraphs_polynormer.config.schema import load_config
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.files import write_text
-from tpugraphs_polynormer.process import end_with_parent
+from tpugraphs_polynormer.files import write_text, writing
+from tpugraphs_polynormer.process import OWNER
 from tpugraphs_polynormer.progress import Progress, format_seconds
-from tpugraphs_polynormer.ranking.submission import expected_rows, score_random_rankings, score_submission
+from tpugraphs_polynormer.ranking.submission import expected_rows, score_submission
 from tpugraphs_polynormer.ranking.tables import format_number, format_table
 
 CONFIGS = find_config("demo/layout_xla_random").parent
@@ -82,7 +82,9 @@ class _Demo:
 
     def run(self) -> None:
         """All stages; those that are done are only named."""
-        stages = {name: [self._stage(name, arguments)] for name, arguments in self._arguments().items()}
+        logs = self.out / "logs"
+        options = self._arguments().items()
+        stages = {name: [StageRun((name, *arguments), logs / f"{name}.log")] for name, arguments in options}
         stages["train"] = self._trainings()
         done = sum(share for name, share in SHARES.items() if name in self._done)
         with Progress(1.0, "demo", done=done) as progress:
@@ -91,10 +93,9 @@ class _Demo:
 
     def format_scores(self) -> str:
         """A table of the contest score of each collection and of a random ranking, and their means."""
-        rows = expected_rows(self._data)
-        scores = score_submission(self.out / "submission.csv", self._data / "truth", rows)
-        chances = score_random_rankings(self._data / "truth", rows)
-        lines = [[name, format_number(score), format_number(chances[name])] for name, score in scores.items()]
+        truth = self._data / "truth"
+        scores = score_submission(self.out / "submission.csv", truth, expected_rows(self._data))
+        lines = [[name, *map(format_number, pair)] for name, pair in scores.items()]
         return format_table(["collection (simulated)", "score", "random ranking"], lines)
 
     def _arguments(self) -> dict[str, list[str]]:
@@ -110,9 +111,6 @@ class _Demo:
             "submit": ["--predictions", str(self._predictions), *archives, *submission],
             "report": [*runs, *page],
         }
-
-    def _stage(self, name: str, arguments: Sequence[str]) -> StageRun:
-        return StageRun((name, *arguments), self.out / "logs" / f"{name}.log")
 
     def _trainings(self) -> list[StageRun]:
         """One of each collection; the larger ones first. Side by side, each has its share of the cores."""
@@ -141,7 +139,8 @@ class _Demo:
 
         run_stages(stages, os.cpu_count() or 1, watch)
         self._done.append(name)
-        self._write_progress()
+        listed = {"seed": self._seed, "scale": self._scale, "done": self._done}
+        write_text(self.out / _PROGRESS_NAME, json.dumps(listed) + "\n")
         progress.advance_to(before + SHARES[name])
         _logger.info("demo: %s took %s", name, format_seconds(time.monotonic() - started))
 
@@ -159,7 +158,8 @@ class _Demo:
     def _read_progress(self) -> list[str]:
         path = self.out / _PROGRESS_NAME
         if not path.exists():
-            self._make_folders()
+            with writing(self.out):
+                (self.out / "logs").mkdir(parents=True, exist_ok=True)
             return []
         try:
             progress = json.loads(path.read_text(encoding="utf-8"))
@@ -171,16 +171,6 @@ class _Demo:
         if found != (self._seed, self._scale):
             raise UserError(f"{self.out}: a demo with seed {found[0]} at scale {found[1]}; choose another --output")
         return done
-
-    def _make_folders(self) -> None:
-        try:
-            (self.out / "logs").mkdir(parents=True, exist_ok=True)
-        except OSError as fault:
-            raise UserError(f"{self.out}: cannot be written ({fault.strerror}); choose another --output") from None
-
-    def _write_progress(self) -> None:
-        progress = {"seed": self._seed, "scale": self._scale, "done": self._done}
-        write_text(self.out / _PROGRESS_NAME, json.dumps(progress) + "\n")
 
 
 def run_stages(stages: Sequence[StageRun], num_at_once: int = 1, watch: Callable[[], None] = lambda: None) -> None:
@@ -205,7 +195,7 @@ def run_stages(stages: Sequence[StageRun], num_at_once: int = 1, watch: Callable
 
 def _start(stage: StageRun) -> subprocess.Popen:
     """The process of a stage, in a session of its own: Ctrl-C reaches it, and what it started, through us alone."""
-    environment = dict(os.environ)
+    environment = os.environ | {OWNER: str(os.getpid())}
     if stage.num_threads is not None:
         environment |= {f"TF_NUM_{which}_THREADS": str(stage.num_threads) for which in ("INTRAOP", "INTEROP")}
     command = [sys.executable, "-m", "tpugraphs_polynormer.cli.main", *stage.arguments]
@@ -217,7 +207,6 @@ def _start(stage: StageRun) -> subprocess.Popen:
             stdin=subprocess.DEVNULL,
             env=environment,
             start_new_session=True,
-            preexec_fn=end_with_parent,
         )
 
 

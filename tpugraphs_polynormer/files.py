@@ -52,6 +52,15 @@ def write_text(path: Path | str, text: str, *, durable: bool = False) -> None:
 
 
 @contextmanager
+def writing(place: Path | str, option: str = "--output") -> Iterator[None]:
+    """A context in which a failure to write is a UserError that names the place, and the option to change."""
+    try:
+        yield
+    except OSError as fault:
+        raise UserError(f"{place}: cannot be written ({fault.strerror}); choose another {option}") from None
+
+
+@contextmanager
 def only_writer(folder: Path | str) -> Iterator[None]:
     """Holds a folder, which is made if it is not there; a UserError if another process holds it.
 
@@ -59,8 +68,9 @@ def only_writer(folder: Path | str) -> Iterator[None]:
     whatever ended that. Where a file system knows no such locks, nothing is held.
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    held = os.open(folder, os.O_RDONLY)  # children do not inherit it
+    with writing(folder, "folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+        held = os.open(folder, os.O_RDONLY)  # children do not inherit it
     try:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

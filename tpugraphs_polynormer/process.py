@@ -19,7 +19,7 @@ from typing import IO
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # of <malloc.h>
 _FEW_CORES = 8
 _LOOK_SECONDS = 0.5
-_PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
+OWNER = "TPUGRAPHS_OWNER"  # variable of the environment: the id of the process with which a child ends
 
 
 @contextmanager
@@ -41,16 +41,6 @@ def divert_stderr() -> Iterator[IO[str]]:
             sys.stderr = python_stderr
             os.dup2(terminal, 2)
             os.close(terminal)
-
-
-def end_with_parent() -> None:
-    """Asks Linux to interrupt this process when its parent ends, however that ends; elsewhere nothing happens.
-
-    For `subprocess.Popen(preexec_fn=...)`.
-    """
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
 
 
 def kill_descendants() -> None:

@@ -8,14 +8,15 @@ from tests.hlo.tuning_files import serialize_layout_tuning, serialize_tile_tunin
 from tpugraphs_polynormer.archives.featurize import featurize_bytes, featurize_file, featurize_path
 from tpugraphs_polynormer.archives.npz import read_archive
 from tpugraphs_polynormer.errors import HloError
+from tpugraphs_polynormer.hlo.choices import enumerate_choices
 from tpugraphs_polynormer.hlo.features import featurize_module
-from tpugraphs_polynormer.hlo.sampling import draw_candidates, enumerate_choices
-from tpugraphs_polynormer.hlo.tuning import LayoutRun, LayoutTuning, TileRun, TileSizes, TileTuning
+from tpugraphs_polynormer.hlo.sampling import draw_candidates
+from tpugraphs_polynormer.hlo.tuning import LayoutTuning, TileSizes, TileTuning, TuningRun
 from tpugraphs_polynormer.hlo.writer import serialize_module
 
 KERNEL = TileTuning(
     small_cnn(),
-    (TileRun(TileSizes(output=(8, 2)), 20, False, True), TileRun(TileSizes(output=(4, 2)), 30, False, False)),
+    (TuningRun(TileSizes(output=(8, 2)), 20, False, True), TuningRun(TileSizes(output=(4, 2)), 30, False, False)),
 )
 
 
@@ -79,7 +80,7 @@ def test_the_real_file_is_recognised(real_data):
 
 def test_what_the_reader_would_refuse_is_not_written(tmp_path, caplog):
     layouts = -np.ones((2, 18), np.int32)
-    runs = (LayoutRun(layouts, 500, False, True), LayoutRun(layouts, 0, False, False))  # one of them took no time
+    runs = (TuningRun(layouts, 500, False, True), TuningRun(layouts, 0, False, False))  # one of them took no time
     (tmp_path / "in").mkdir()
     source = tmp_path / "in" / "odd.pb"
     source.write_bytes(serialize_layout_tuning(LayoutTuning(small_cnn(), (3, 5), runs)))

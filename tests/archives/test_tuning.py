@@ -11,18 +11,17 @@ from tpugraphs_polynormer.archives.featurize import featurize_bytes
 from tpugraphs_polynormer.archives.tuning import layout_tuning_arrays, tile_features
 from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.tuning import (
-    LayoutRun,
     LayoutTuning,
-    TileRun,
     TileSizes,
     TileTuning,
+    TuningRun,
     parse_layout_tuning,
     parse_tile_tuning,
 )
 
 LAYOUTS = np.arange(36, dtype=np.int32).reshape(2, 18) % 7 - 1
-RUN = LayoutRun(LAYOUTS, 700, has_error=False, is_default=False)
-DEFAULT = LayoutRun(-np.ones_like(LAYOUTS), 500, has_error=False, is_default=True)
+RUN = TuningRun(LAYOUTS, 700, has_error=False, is_default=False)
+DEFAULT = TuningRun(-np.ones_like(LAYOUTS), 500, has_error=False, is_default=True)
 
 
 def test_the_real_layout_file_becomes_the_real_archive(real_data):
@@ -64,7 +63,7 @@ def test_layout_runs_that_are_dropped():
         RUN,
         dataclasses.replace(RUN, has_error=True),
         dataclasses.replace(RUN, runtime_ns=None),
-        dataclasses.replace(RUN, layouts=None),
+        dataclasses.replace(RUN, candidate=None),
         DEFAULT,
         dataclasses.replace(RUN, runtime_ns=0),
     )
@@ -101,8 +100,8 @@ def test_real_tile_archives_obey_the_rule(real_data):
                 assert tile_features(TileSizes(*map(tuple, bounds))) == row.tolist(), path.name
 
 
-def tile_run(time: int | None, *, error: bool = False, default: bool = False, tiles: bool = True) -> TileRun:
-    return TileRun(TileSizes(output=(time or 1, 2)) if tiles else None, time, error, default)
+def tile_run(time: int | None, *, error: bool = False, default: bool = False, tiles: bool = True) -> TuningRun:
+    return TuningRun(TileSizes(output=(time or 1, 2)) if tiles else None, time, error, default)
 
 
 def test_tile_kernels_that_are_kept():

@@ -14,7 +14,7 @@ from tpugraphs_polynormer.datasets.manifest import (
     Manifest,
     read_manifest,
     seal_json,
-    write_manifest,
+    serialize_manifest,
 )
 from tpugraphs_polynormer.datasets.reader import RankingDataset
 
@@ -39,7 +39,7 @@ def test_round_trip(dataset, tmp_path):
     manifest = read_manifest(dataset)
     assert manifest.collection == LAYOUT
     assert [len(shard.graphs) for shard in manifest.splits["train"].shards] == [3, 3, 2]
-    write_manifest(tmp_path / MANIFEST_NAME, manifest)
+    (tmp_path / MANIFEST_NAME).write_text(serialize_manifest(manifest))
     assert read_manifest(tmp_path) == manifest
     assert (tmp_path / MANIFEST_NAME).read_bytes() == (dataset / MANIFEST_NAME).read_bytes()
 

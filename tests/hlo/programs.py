@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import strategies as st
 
+from tpugraphs_polynormer.errors import HloError
+from tpugraphs_polynormer.hlo.choices import NUM_LAYOUT_COLUMNS, Choices
 from tpugraphs_polynormer.hlo.module import (
     Computation,
     ConvolutionDimensions,
@@ -104,3 +107,21 @@ def _instruction(identifier: int, ids: list[int], computations: list[int]) -> st
         batch_group_count=INT64,
         is_stable=st.booleans(),
     )
+
+
+def check_candidates(choices: Choices, layouts: np.ndarray) -> None:
+    """Raises HloError unless every node's row in [c, nc, 18] is one of its choices, or all -1."""
+    expected = (len(choices.node_ids), NUM_LAYOUT_COLUMNS)
+    if layouts.ndim != 3 or layouts.shape[1:] != expected:
+        raise HloError(f"candidates have shape {layouts.shape}, expected (count, {expected[0]}, {expected[1]})")
+    for node, (start, count) in enumerate(zip(choices.starts, choices.counts, strict=True)):
+        legal = np.zeros(len(layouts), dtype=bool)
+        for choice in choices.table[start : start + count]:
+            legal |= (layouts[:, node] == choice).all(axis=1)
+        legal |= (layouts[:, node] == -1).all(axis=1)
+        if not legal.all():
+            row = int(np.argmin(legal))
+            raise HloError(
+                f"candidate {row} gives node {choices.node_ids[node]} the layouts {layouts[row, node].tolist()}, which "
+                f"are none of its {count} choices; expected minor-to-major dims that the compiler accepts"
+            )

@@ -6,7 +6,17 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.hlo.programs import array, modules, program, small_cnn
 from tpugraphs_polynormer.errors import HloError
-from tpugraphs_polynormer.hlo.features import COLUMNS, ELEMENT_TYPE_ORDER, featurize_module
+from tpugraphs_polynormer.hlo.features import (
+    CONVOLUTION_DIMENSIONS,
+    DIMENSIONS,
+    ELEMENT_TYPE,
+    ELEMENT_TYPE_NAMES,
+    ELEMENT_TYPE_ORDER,
+    MINOR_TO_MAJOR,
+    SHAPE_DIMENSIONS,
+    WINDOW_SIZE,
+    featurize_module,
+)
 from tpugraphs_polynormer.hlo.module import (
     Computation,
     ConvolutionDimensions,
@@ -19,6 +29,53 @@ from tpugraphs_polynormer.hlo.module import (
 )
 
 EMPTY_PRODUCTS = [44, 52, 60, 68, 76, 84, 112, 116, 120, 124, 128, 132]
+
+
+def _lead_names(name: str, count: int) -> list[str]:
+    return [f"{name}_{index}" for index in range(count)]
+
+
+def _seq_names(name: str, count: int) -> list[str]:
+    return [*_lead_names(name, count), f"{name}_sum", f"{name}_product"]
+
+
+# What each column holds.
+COLUMNS: tuple[str, ...] = (
+    "is_root",
+    "element_size_in_bits",
+    *(f"element_type_is_{ELEMENT_TYPE_NAMES[number]}" for number in ELEMENT_TYPE_ORDER),
+    *_seq_names("shape_dimensions", 6),
+    "shape_tuple_shapes_count",
+    "parameter_number",
+    *_lead_names("dimensions", 6),
+    *_seq_names("window_size", 6),
+    *_seq_names("window_stride", 6),
+    *_seq_names("window_padding_low", 6),
+    *_seq_names("window_padding_high", 6),
+    *_seq_names("window_window_dilation", 6),
+    *_seq_names("window_base_dilation", 6),
+    *_lead_names("window_reversal", 6),
+    "window_reversal_true_count",
+    "window_reversal_false_count",
+    "convolution_input_batch",
+    "convolution_input_feature",
+    *_lead_names("convolution_input_spatial", 4),
+    "convolution_kernel_input_feature",
+    "convolution_kernel_output_feature",
+    *_lead_names("convolution_kernel_spatial", 4),
+    "convolution_output_batch",
+    "convolution_output_feature",
+    "feature_group_count",
+    "batch_group_count",
+    *_seq_names("slice_start", 2),
+    *_seq_names("slice_stride", 2),
+    *_seq_names("slice_limit", 2),
+    *_seq_names("dynamic_slice_size", 2),
+    *_seq_names("padding_low", 2),
+    *_seq_names("padding_high", 2),
+    "is_stable",
+    *_lead_names("minor_to_major", 6),
+)
 
 
 def row_of(instruction: Instruction) -> dict[int, float]:
@@ -131,6 +188,22 @@ def test_column_names():
     assert COLUMNS[93] == "convolution_input_batch"
     assert COLUMNS[117] == "slice_limit_0"
     assert COLUMNS[139] == "minor_to_major_5"
+
+
+@pytest.mark.parametrize(
+    ("columns", "name", "count"),
+    [
+        (ELEMENT_TYPE, "element_type_is_", 19),
+        (SHAPE_DIMENSIONS, "shape_dimensions_", 6),
+        (DIMENSIONS, "dimensions_", 6),
+        (WINDOW_SIZE, "window_size_", 6),
+        (CONVOLUTION_DIMENSIONS, "convolution_", 14),
+        (MINOR_TO_MAJOR, "minor_to_major_", 6),
+    ],
+)
+def test_slices_are_of_the_columns_that_they_name(columns, name, count):
+    assert len(COLUMNS[columns]) == count
+    assert all(each.startswith(name) for each in COLUMNS[columns])
 
 
 def test_edges_are_sorted_unique_and_follow_calls():

@@ -5,10 +5,12 @@ import sys
 import numpy as np
 import pytest
 
+from tests.hlo.programs import check_candidates
 from tpugraphs_polynormer.hlo import HloError, from_jax, from_tf
+from tpugraphs_polynormer.hlo.choices import enumerate_choices
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.prelayout import find_snapshot
-from tpugraphs_polynormer.hlo.sampling import check_candidates, draw_candidates, enumerate_choices
+from tpugraphs_polynormer.hlo.sampling import draw_candidates
 
 
 def opcodes(module) -> list[str]:

@@ -15,8 +15,8 @@ from tpugraphs_polynormer.hlo.messages import MESSAGES
 from tpugraphs_polynormer.hlo.module import Computation, Instruction, Module, Shape
 from tpugraphs_polynormer.hlo.protobuf import parse_module
 from tpugraphs_polynormer.hlo.tuning import (
-    LayoutRun,
     LayoutTuning,
+    TuningRun,
     detect_kind,
     parse_layout_tuning,
     parse_tile_tuning,
@@ -112,7 +112,7 @@ def test_invalid_utf8_in_a_name_is_kept_readable():
 
 def test_a_run_with_too_few_nodes_is_named():
     layouts = np.full((1, 18), -1, dtype=np.int32)
-    tuning = LayoutTuning(small_cnn(), (3, 5), (LayoutRun(layouts, 5, False, True),))
+    tuning = LayoutTuning(small_cnn(), (3, 5), (TuningRun(layouts, 5, False, True),))
     with pytest.raises(HloError, match=r"run 0 .* 1 nodes, expected 2"):
         parse_layout_tuning(serialize_layout_tuning(tuning))
 

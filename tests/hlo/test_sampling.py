@@ -5,19 +5,18 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from tests.hlo.programs import array, program, small_cnn
+from tests.hlo.programs import array, check_candidates, program, small_cnn
 from tpugraphs_polynormer.errors import HloError
+from tpugraphs_polynormer.hlo.choices import enumerate_choices
 from tpugraphs_polynormer.hlo.describe import describe_candidate, describe_shape
 from tpugraphs_polynormer.hlo.module import Computation, ConvolutionDimensions, Instruction, Module, Shape
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_NAMES
 from tpugraphs_polynormer.hlo.protobuf import parse_module
 from tpugraphs_polynormer.hlo.sampling import (
     MODES,
-    check_candidates,
     draw_candidates,
     draw_index_blocks,
     draw_indices,
-    enumerate_choices,
     gather_layouts,
 )
 

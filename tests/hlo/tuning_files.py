@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tpugraphs_polynormer.hlo.messages import MESSAGES
-from tpugraphs_polynormer.hlo.tuning import LayoutRun, LayoutTuning, TileRun, TileTuning
+from tpugraphs_polynormer.hlo.tuning import LayoutTuning, TileTuning, TuningRun
 from tpugraphs_polynormer.hlo.writer import fill_module
 
 
@@ -30,9 +30,9 @@ def _fill_layout_tuning(message: Any, tuning: LayoutTuning) -> None:
     for run in tuning.runs:
         target = message.runs.add()
         _fill_run(target, run)
-        if run.layouts is not None:
+        if run.candidate is not None:
             target.module_candidate.layout.SetInParent()
-            for row in np.asarray(run.layouts):
+            for row in np.asarray(run.candidate):
                 _fill_node_layouts(target.module_candidate.layout.nodes.add(), row)
 
 
@@ -49,16 +49,16 @@ def _fill_tile_tuning(message: Any, kernels: Sequence[TileTuning]) -> None:
             _fill_tile_run(target.runs.add(), run)
 
 
-def _fill_tile_run(message: Any, run: TileRun) -> None:
+def _fill_tile_run(message: Any, run: TuningRun) -> None:
     _fill_run(message, run)
-    if run.tiles is not None:
+    if run.candidate is not None:
         message.op_candidate.tile_sizes.SetInParent()
-        message.op_candidate.tile_sizes.kernel_bounds.extend(run.tiles.kernel)
-        message.op_candidate.tile_sizes.output_bounds.extend(run.tiles.output)
-        message.op_candidate.tile_sizes.input_bounds.extend(run.tiles.input)
+        message.op_candidate.tile_sizes.kernel_bounds.extend(run.candidate.kernel)
+        message.op_candidate.tile_sizes.output_bounds.extend(run.candidate.output)
+        message.op_candidate.tile_sizes.input_bounds.extend(run.candidate.input)
 
 
-def _fill_run(message: Any, run: LayoutRun | TileRun) -> None:
+def _fill_run(message: Any, run: TuningRun | TuningRun) -> None:
     if run.has_error:
         message.error = True
     if run.runtime_ns is not None:

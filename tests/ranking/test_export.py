@@ -9,7 +9,7 @@ import pytest
 from tests.small_datasets import LAYOUT, TILE
 from tests.trained import Trained, make_trained
 from tpugraphs_polynormer.datasets.reader import RankingDataset
-from tpugraphs_polynormer.ranking.export import export_ranker, serialize_request
+from tpugraphs_polynormer.ranking.export import export_ranker
 from tpugraphs_polynormer.ranking.runs import load_ranker
 from tpugraphs_polynormer.training.run_directory import RunError
 
@@ -31,6 +31,20 @@ assert not any(name.startswith(("tpugraphs", "tensorflow_gnn")) for name in sys.
 def trained() -> Trained:
     """Trained runs that tests share and must not change."""
     return make_trained()
+
+
+def serialize_request(collection: RankingDataset, split: str, number: int, candidates: np.ndarray) -> bytes:
+    """The serialized example of a graph of a dataset with the given candidates [c], as the signature expects it."""
+    import tensorflow as tf
+
+    opened = collection.split(split)
+    example = tf.train.Example.FromString(opened.read_record(number))
+    codes = opened.read_codes(number, np.asarray(candidates))
+    opened.close()
+    features = example.features.feature
+    features["candidates.#size"].int64_list.value[:] = [len(codes)]
+    features["candidates.codes"].int64_list.value[:] = codes.ravel().tolist()
+    return example.SerializeToString(deterministic=True)
 
 
 @pytest.mark.parametrize("name", [LAYOUT, TILE])

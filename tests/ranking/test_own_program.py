@@ -11,15 +11,17 @@ import tensorflow as tf
 from tests.ranking_data import TILE, ranking_datasets, scratch_folder, small_config
 from tests.small_archives import write_tree
 from tests.small_datasets import LAYOUT, preprocess_here
+from tpugraphs_polynormer.archives import featurize
 from tpugraphs_polynormer.archives.tuning import layout_archive
 from tpugraphs_polynormer.datasets.statistics import measure_moments, summarize_moments
 from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo import from_tf
+from tpugraphs_polynormer.hlo.choices import enumerate_choices
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.module import Computation, Instruction, Module, Shape
-from tpugraphs_polynormer.hlo.sampling import draw_candidates, enumerate_choices
+from tpugraphs_polynormer.hlo.sampling import draw_candidates
 from tpugraphs_polynormer.hlo.writer import serialize_module
-from tpugraphs_polynormer.ranking import own_program, scorer
+from tpugraphs_polynormer.ranking import scorer
 from tpugraphs_polynormer.ranking.own_program import ProgramRanking, measure_novelty, rank_program
 from tpugraphs_polynormer.ranking.runs import load_ranker
 from tpugraphs_polynormer.ranking.scorer import Scorer
@@ -73,7 +75,7 @@ def test_equal_candidates_get_equal_scores_and_others_do_not(run_dir, monkeypatc
     def draw_thrice(choices, num_candidates: int, **settings) -> np.ndarray:
         return np.tile(draw_candidates(choices, num_candidates // 3, **settings), (3, 1, 1))
 
-    monkeypatch.setattr(own_program, "draw_candidates", draw_thrice)
+    monkeypatch.setattr(featurize, "draw_candidates", draw_thrice)
     monkeypatch.setattr(scorer, "block_size", lambda *_: 16)
     ranking = rank_program(run_dir, matrix_product(), num_candidates=60, seed=0)
     thirds = ranking.scores.reshape(3, 20)

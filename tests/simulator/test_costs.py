@@ -5,8 +5,10 @@ import pytest
 from scipy.stats import kendalltau
 
 from tpugraphs_polynormer.archives.npz import read_archive
+from tpugraphs_polynormer.hlo.choices import enumerate_choices
 from tpugraphs_polynormer.hlo.features import featurize_module
-from tpugraphs_polynormer.hlo.sampling import draw_indices, enumerate_choices, gather_layouts
+from tpugraphs_polynormer.hlo.layout_flow import ProgramLayouts
+from tpugraphs_polynormer.hlo.sampling import draw_indices, gather_layouts
 from tpugraphs_polynormer.simulator.builder import F32, ModuleBuilder
 from tpugraphs_polynormer.simulator.costs import LayoutCosts, encode_choices, layout_seconds, measure
 from tpugraphs_polynormer.simulator.hardware import TPU_V3
@@ -37,7 +39,7 @@ def dot_program(follow=()):
 def price(arrays, rows):
     """The seconds of a program with one config node, node 2, for each of its config values."""
     candidates = np.array(rows, dtype=np.int8)[:, None]
-    return layout_seconds(arrays.node_feat, arrays.node_opcode, arrays.edge_index, np.array([2]), candidates)
+    return layout_seconds(arrays.node_feat, arrays.node_opcode, arrays.edge_index, np.array([2]), candidates=candidates)
 
 
 def test_dot_costs_what_paper_and_pencil_say():
@@ -80,12 +82,12 @@ def test_candidates_are_priced_one_by_one_as_together(family):
     indices = draw_indices(choices, 40, seed=1, mode="random", tied=False)
     layout_choices = [choices.table[a : a + k] for a, k in zip(choices.starts, choices.counts, strict=True)]
     graph = (arrays.node_feat, arrays.node_opcode, arrays.edge_index, choices.node_ids)
-    seconds = LayoutCosts(*graph, layout_choices).seconds(indices)
+    seconds = LayoutCosts(ProgramLayouts(*graph, layout_choices)).seconds(indices)
     order = np.random.default_rng(0).permutation(40)
     np.testing.assert_allclose(
-        layout_seconds(*graph, gather_layouts(choices, indices[order])), seconds[order], rtol=1e-9
+        layout_seconds(*graph, candidates=gather_layouts(choices, indices[order])), seconds[order], rtol=1e-9
     )
-    alone = [LayoutCosts(*graph, layout_choices).seconds(row[None])[0] for row in indices[:5]]
+    alone = [LayoutCosts(ProgramLayouts(*graph, layout_choices)).seconds(row[None])[0] for row in indices[:5]]
     np.testing.assert_allclose(alone, seconds[:5], rtol=1e-12)
     assert (seconds > 0).all()
 
@@ -146,9 +148,8 @@ def test_tiles_beyond_the_memory_pay_for_the_spill():
 
 def test_real_alexnet_is_ranked_well(real_data):
     archive = read_archive(real_data / "tpugraphs" / "layout" / "alexnet_train_batch_32.npz")
-    seconds = layout_seconds(
-        archive.node_feat, archive.node_opcode, archive.edge_index, archive.node_config_ids, archive.node_config_feat
-    )
+    graph = (archive.node_feat, archive.node_opcode, archive.edge_index, archive.node_config_ids)
+    seconds = layout_seconds(*graph, candidates=archive.node_config_feat)
     assert kendalltau(seconds, archive.config_runtime).statistic > 0.7
 
 

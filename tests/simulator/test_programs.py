@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from tests.hlo.programs import check_candidates
+from tpugraphs_polynormer.hlo.choices import enumerate_choices
 from tpugraphs_polynormer.hlo.features import CONVOLUTION_DIMENSIONS, SHAPE_DIMENSIONS, featurize_module
 from tpugraphs_polynormer.hlo.opcodes import CONFIGURABLE_OPCODES, OPCODE_IDS
-from tpugraphs_polynormer.hlo.sampling import check_candidates, draw_candidates, enumerate_choices
+from tpugraphs_polynormer.hlo.sampling import draw_candidates
 from tpugraphs_polynormer.simulator.programs import FAMILIES, draw_program
 from tpugraphs_polynormer.simulator.scales import SCALES
 from tpugraphs_polynormer.simulator.tile_costs import TileCosts

@@ -7,20 +7,22 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
-from tpugraphs_polynormer.archives.npz import ArchiveError, TileArchive, iterate_layouts, read_archive
+from tpugraphs_polynormer.archives.npz import ArchiveError, iterate_layouts, read_archive
 from tpugraphs_polynormer.archives.tuning import layout_archive, layout_tuning_arrays, tile_tuning_arrays
-from tpugraphs_polynormer.archives.writer import order_members, write_archive
+from tpugraphs_polynormer.archives.writer import MEMBERS, order_members, write_archive
 from tpugraphs_polynormer.errors import HloError, UserError
 from tpugraphs_polynormer.files import check_name, replacing
+from tpugraphs_polynormer.hlo.choices import enumerate_choices
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.module import Module
 from tpugraphs_polynormer.hlo.protobuf import parse_module
-from tpugraphs_polynormer.hlo.sampling import draw_candidates, enumerate_choices
+from tpugraphs_polynormer.hlo.sampling import draw_candidates
 from tpugraphs_polynormer.hlo.tuning import detect_kind, parse_layout_tuning, parse_tile_tuning
+from tpugraphs_polynormer.progress import track
 
 _MAX_BYTES = (1 << 31) - 1  # the largest protobuf message
 _logger = logging.getLogger(__name__)
@@ -36,10 +38,10 @@ class FeaturizeResult:
     failed: dict[Path, str]
 
 
-def featurize_file(path: Path | str, *, num_candidates: int = 1, seed: int = 0, mode: str = "default") -> Arrays:
+def featurize_file(path: Path | str, **draw: Any) -> Arrays:
     """The arrays of the one archive that a .pb file gives; see `featurize_bytes`."""
     path = Path(path)
-    archives = _read_archives(path, num_candidates, seed, mode)
+    archives = _read_archives(path, **draw)
     if len(archives) > 1:
         raise HloError(
             f"{path}: a tile file with {len(archives)} kernels gives as many archives; name an output folder"
@@ -47,11 +49,12 @@ def featurize_file(path: Path | str, *, num_candidates: int = 1, seed: int = 0, 
     return archives[0]
 
 
-def featurize_bytes(data: bytes, *, num_candidates: int = 1, seed: int = 0, mode: str = "default") -> list[Arrays]:
+def featurize_bytes(data: bytes, **draw: Any) -> list[Arrays]:
     """The archives of a layout tuning file (one), a tile tuning file (one per kernel), or a plain module (one).
 
-    A plain module has no measurements: it becomes a layout archive with `num_candidates` drawn candidates, the first of
-    them the presumed default of the compiler, and with runtimes 0, as in the dataset's test split.
+    A plain module has no measurements: it becomes a layout archive with drawn candidates, the first of them the
+    presumed default of the compiler, and with runtimes 0, as in the dataset's test split. `draw` are the arguments of
+    `module_arrays`.
 
     Raises:
       HloError: the bytes are none of these.
@@ -60,7 +63,7 @@ def featurize_bytes(data: bytes, *, num_candidates: int = 1, seed: int = 0, mode
     if kind == "layout":
         return [layout_tuning_arrays(parse_layout_tuning(data))]
     if kind == "module":
-        return [module_arrays(parse_module(data), num_candidates=num_candidates, seed=seed, mode=mode)]
+        return [module_arrays(parse_module(data), **draw)]
     archives = [tile_tuning_arrays(kernel) for kernel in parse_tile_tuning(data)]
     kept = [archive for archive in archives if archive is not None]
     if not kept:
@@ -89,29 +92,28 @@ def module_arrays(module: Module, *, num_candidates: int = 1, seed: int = 0, mod
     )
 
 
-def featurize_path(
-    source: Path | str, output: Path | str, *, num_candidates: int = 1, seed: int = 0, mode: str = "default"
-) -> FeaturizeResult:
+def featurize_path(source: Path | str, output: Path | str, **draw: Any) -> FeaturizeResult:
     """Writes the archives of one .pb file to `output`, or those of all *.pb below a folder to the same relative paths.
 
     A single .npz archive is accepted too: it is checked and written with the official dtypes and shapes. A file with
     several kernels becomes a folder of numbered archives. An unusable file in a folder is logged and named in the
-    result; the others are still converted.
+    result; the others are still converted. `draw` are the arguments of `module_arrays`.
 
     Raises:
       HloError: the one file cannot be used, or the folder has no usable file.
     """
     source, output = Path(source), Path(output)
     if not source.is_dir():
-        archives = _read_archives(source, num_candidates, seed, mode)
+        archives = _read_archives(source, **draw)
         return FeaturizeResult((source,), tuple(_write(source, archives, output)), {})
     written: list[Path] = []
     failed: dict[Path, str] = {}
     sources = tuple(sorted(source.rglob("*.pb")))
-    for path in tqdm(sources, desc="featurize", disable=None):
+    for path in track(sources, len(sources), "featurize", "file"):
         try:
-            target = output / path.relative_to(source).with_name(f"{check_name(_stem(path), str(path))}.npz")
-            written.extend(_write(path, _read_archives(path, num_candidates, seed, mode), target))
+            stem = path.name.removesuffix(".pb").removesuffix(".hlo")  # XLA's dumps end in .hlo.pb
+            target = output / path.relative_to(source).with_name(f"{check_name(stem, str(path))}.npz")
+            written.extend(_write(path, _read_archives(path, **draw), target))
         except UserError as error:
             _logger.warning("%s", error)
             failed[path] = str(error)
@@ -122,12 +124,12 @@ def featurize_path(
     return FeaturizeResult(sources, tuple(written), failed)
 
 
-def _read_archives(path: Path, num_candidates: int, seed: int, mode: str) -> list[Arrays]:
+def _read_archives(path: Path, **draw: Any) -> list[Arrays]:
     """The archives of a file, as `featurize_bytes` gives them; errors name the file."""
     if path.suffix == ".npz":
         return [_archive_arrays(path)]
     with _errors_name(path):
-        return featurize_bytes(_read_bytes(path), num_candidates=num_candidates, seed=seed, mode=mode)
+        return featurize_bytes(_read_bytes(path), **draw)
 
 
 @contextmanager
@@ -150,19 +152,10 @@ def _read_bytes(path: Path) -> bytes:
 def _archive_arrays(path: Path) -> Arrays:
     """The arrays of an npz archive, with the official dtypes and shapes."""
     archive = read_archive(path)
-    shared = {"node_feat": archive.node_feat, "node_opcode": archive.node_opcode, "edge_index": archive.edge_index}
-    if isinstance(archive, TileArchive):
-        keys = ("config_feat", "config_runtime", "config_runtime_normalizers")
-        return order_members(shared | {key: getattr(archive, key) for key in keys})
-    return order_members(
-        shared
-        | {
-            "node_config_feat": archive.node_config_feat,
-            "node_config_ids": archive.node_config_ids,
-            "config_runtime": archive.config_runtime,
-            "node_splits": archive.node_splits[np.newaxis],
-        }
-    )
+    arrays = {key: getattr(archive, key) for key in MEMBERS[archive.kind]}
+    if archive.kind == "layout":
+        arrays["node_splits"] = archive.node_splits[np.newaxis]
+    return order_members(arrays)
 
 
 def _write(source: Path, archives: list[Arrays], target: Path) -> list[Path]:
@@ -184,8 +177,3 @@ def _write(source: Path, archives: list[Arrays], target: Path) -> list[Path]:
                 reason = f"its archive would have {fault.key}: {fault.found}, expected {fault.expected}"
                 raise HloError(f"{source}: {reason}; nothing is written") from None
     return paths
-
-
-def _stem(path: Path) -> str:
-    """The file's name without .pb, and without the .hlo that XLA's dumps have before it."""
-    return path.name.removesuffix(".pb").removesuffix(".hlo")

@@ -112,9 +112,9 @@ def inspect_archive(path: Path | str) -> Inspection:
 
 def check_picture(path: Path | str) -> None:
     """Raises a UserError unless a picture can be written in the format that the name ends in."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backend_bases import FigureCanvasBase
 
-    known = FigureCanvasAgg.get_supported_filetypes()
+    known = FigureCanvasBase.get_supported_filetypes()
     if Path(path).suffix.lower().removeprefix(".") not in known:
         ends = ", ".join(f".{each}" for each in sorted(known))
         raise UserError(f"{path}: found the ending {Path(path).suffix!r}, expected one of {ends}; rename the picture")
@@ -123,11 +123,9 @@ def check_picture(path: Path | str) -> None:
 def plot_inspection(inspection: Inspection, path: Path | str) -> None:
     """Draws the runtime distribution and the opcode mix to an image file."""
     check_picture(path)
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     figure.suptitle(inspection.archive.name)
     if inspection.archive.is_hidden:

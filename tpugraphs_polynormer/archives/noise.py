@@ -28,8 +28,7 @@ class NoiseStudy:
     """The noise of one graph, estimated from repeated measurements, and the best ranking that it allows."""
 
     num_repeated: int  # candidates that were measured more than once
-    num_pairs: int  # pairs of repeated measurements, see `pair_repeats`
-    median: float  # relative difference that half of these pairs do not exceed
+    median: float  # relative difference that half of their pairs (see `pair_repeats`) do not exceed
     noise: float  # relative difference that 95 % of these pairs do not exceed
     close_share: float  # share of the pairs of different candidates whose relative difference is at most `noise`
     perfect_tau: float  # see `estimate_perfect_tau`
@@ -112,12 +111,12 @@ def study_noise(costs: np.ndarray, groups: np.ndarray) -> NoiseStudy | None:
         return None
     noise = _noise_of(differences)
     single = np.asarray(costs, np.float64)[np.unique(groups, return_index=True)[1]]
+    ascending = np.sort(single)
     return NoiseStudy(
         num_repeated=int((np.bincount(groups) > 1).sum()),
-        num_pairs=len(differences),
         median=float(np.median(np.expm1(differences))),
         noise=noise,
-        close_share=_count_close(np.sort(single), noise) / math.comb(len(single), 2),
+        close_share=_count_within(ascending, ascending * (1 + noise)) / math.comb(len(single), 2),
         perfect_tau=estimate_perfect_tau(single, differences),
     )
 
@@ -183,11 +182,6 @@ def _repeat_differences(costs: np.ndarray, groups: np.ndarray) -> np.ndarray | N
     if len(first) < MIN_PAIRS or not groups.any() or not np.all(costs):
         return None
     return np.abs(np.log(costs[first]) - np.log(costs[second]))
-
-
-def _count_close(ascending: np.ndarray, noise: float) -> int:
-    """The number of pairs of sorted costs with a relative difference of at most `noise`."""
-    return _count_within(ascending, ascending * (1 + noise))
 
 
 def _count_within(ascending: np.ndarray, limits: np.ndarray) -> int:

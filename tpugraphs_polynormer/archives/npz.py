@@ -113,9 +113,7 @@ class LayoutArchive(ProgramGraph):
 
 def read_archive(path: Path | str, *, with_candidates: bool = True) -> TileArchive | LayoutArchive:
     """The checked record of one archive; layout candidates are int8, or left out (see `iterate_layouts`)."""
-    path = Path(path)
-    with _open_archive(path) as archive:
-        members = _Members(path, archive).check_kind()
+    with _open_members(path) as members:
         graph = _read_graph(members)
         if members.is_layout:
             return _read_layout(members, graph, with_candidates)
@@ -136,29 +134,25 @@ def iterate_layouts(path: Path | str) -> Iterator[np.ndarray]:
     In Fortran order, which no official file has, the first candidate is complete only at the end of the file. Such an
     array is copied to a temporary file of one byte per value, so that memory stays bounded.
     """
-    path = Path(path)
-    with _open_archive(path) as archive:
-        yield from _iterate_layouts(_Members(path, archive).check_kind())
+    with _open_members(path) as members:
+        yield from _iterate_layouts(members)
 
 
 def read_shapes(path: Path | str) -> dict[str, tuple[int, ...]]:
     """The shape of each array of an archive, from the headers alone."""
-    path = Path(path)
-    with _open_archive(path) as archive:
-        members = _Members(path, archive).check_kind()
+    with _open_members(path) as members:
         return {key: members.header(key).shape for key in members.names}
 
 
 def read_arrays(path: Path | str, *keys: str) -> list[np.ndarray]:
     """Arrays of any npz file, by their keys, within the limits of archives; pickled ones are refused."""
-    path = Path(path)
-    with _open_archive(path) as archive:
-        members = _Members(path, archive)
+    with _open_members(path, any_keys=True) as members:
         return [members.read_any(key) for key in keys]
 
 
 @contextmanager
-def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
+def _open_members(path: Path | str, *, any_keys: bool = False) -> Iterator[_Members]:
+    path = Path(path)
     try:
         archive = zipfile.ZipFile(path)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as fault:
@@ -168,7 +162,10 @@ def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
         advice = "check the path, or download or make this file again"
         raise ArchiveError(path, "file", f"no readable zip ({_shorten(fault)})", "an npz archive", advice) from None
     with archive:
-        yield archive
+        members = _Members(path, archive)
+        if not any_keys:
+            members.check_kind()
+        yield members
 
 
 def _shorten(fault: BaseException) -> str:
@@ -201,18 +198,14 @@ class _Members:
         for info in archive.infolist():
             self._check_size(info)
 
-    def check_kind(self) -> _Members:
-        """These members, which must be those of a layout archive or of a tile archive."""
+    def check_kind(self) -> None:
+        """Refuses what is neither a layout archive nor a tile archive."""
         if self.is_layout == ("config_feat" in self.names):
             found = "both" if self.is_layout else f"neither among {self._list_names()}"
             raise self.fail("kind", found, "one of node_config_feat (layout) and config_feat (tile)")
-        return self
 
     def _list_names(self) -> str:
         return f"{', '.join(sorted(self.names)) or 'no keys':.200}"
-
-    def __contains__(self, key: str) -> bool:
-        return key in self.names
 
     def fail(self, key: str, found: str, expected: str) -> ArchiveError:
         return ArchiveError(self.path, key, found, expected)
@@ -370,7 +363,7 @@ def _read_layout(members: _Members, graph: dict[str, np.ndarray], with_candidate
 
 def _read_splits(members: _Members, num_nodes: int) -> np.ndarray:
     """Official files hold (1, s); some copies hold (s,), some none."""
-    if "node_splits" not in members:
+    if "node_splits" not in members.names:
         return np.zeros(0, np.int64)
     expected = (1, None) if len(members.header("node_splits").shape) == 2 else (None,)
     splits = members.read_integers("node_splits", expected, 0, num_nodes, "node positions").reshape(-1)

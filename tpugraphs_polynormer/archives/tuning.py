@@ -26,13 +26,21 @@ def layout_tuning_arrays(tuning: LayoutTuning) -> dict[str, np.ndarray]:
             "the official tool makes no archive of it; expected one run with is_default"
         )
     graph = featurize_module(tuning.module)
-    kept = [run for run in tuning.runs if run.layouts is not None and run.runtime_ns is not None and not run.has_error]
+    kept = [
+        run for run in tuning.runs if run.candidate is not None and run.runtime_ns is not None and not run.has_error
+    ]
     layouts = np.zeros((len(kept), len(tuning.node_ids), 18), dtype=np.float32)
     for row, run in enumerate(kept):
-        layouts[row] = run.layouts
+        layouts[row] = run.candidate
+    outside = [node for node in tuning.node_ids if not 0 <= node < len(graph.node_opcode)]
+    if outside:
+        raise HloError(
+            f"module {tuning.module.name!r}: config_index_to_node names row {outside[0]}, expected "
+            f"0..{len(graph.node_opcode) - 1}: the file is damaged"
+        )
     return layout_archive(
         graph,
-        node_config_ids=_checked_node_ids(tuning, len(graph.node_opcode)),
+        node_config_ids=np.array(tuning.node_ids, dtype=np.int64),
         node_config_feat=layouts,
         config_runtime=np.array([run.runtime_ns for run in kept], dtype=np.int64),
     )
@@ -62,7 +70,7 @@ def tile_tuning_arrays(tuning: TileTuning) -> dict[str, np.ndarray] | None:
     config_runtime_normalizers int64 [c] (the runtime of the default run, in every row). A kernel is kept if it has at
     least two runs, all with tile sizes, one of them the compiler's default.
     """
-    if len(tuning.runs) < 2 or any(run.tiles is None for run in tuning.runs):
+    if len(tuning.runs) < 2 or any(run.candidate is None for run in tuning.runs):
         return None
     # Times of 0 and 1 ns mark failed measurements.
     kept = [run for run in tuning.runs if not run.has_error and run.runtime_ns is not None and run.runtime_ns > 1]
@@ -74,7 +82,7 @@ def tile_tuning_arrays(tuning: TileTuning) -> dict[str, np.ndarray] | None:
         "node_feat": graph.node_feat,
         "node_opcode": graph.node_opcode,
         "edge_index": graph.edge_index,
-        "config_feat": np.array([tile_features(run.tiles) for run in kept], dtype=np.int64).astype(np.float32),
+        "config_feat": np.array([tile_features(run.candidate) for run in kept], dtype=np.int64).astype(np.float32),
         "config_runtime": np.array([run.runtime_ns for run in kept], dtype=np.int64),
         "config_runtime_normalizers": np.full(len(kept), normalizers[0], dtype=np.int64),
     }
@@ -84,13 +92,3 @@ def tile_features(tiles: TileSizes) -> list[int]:
     """The 24 columns of a tile candidate: kernel, output, input bounds, each six values, their sum and product."""
     bounds = (tiles.kernel, tiles.output, tiles.input)
     return [value for each in bounds for value in pad_sum_product(each, 6, empty_product=0)]
-
-
-def _checked_node_ids(tuning: LayoutTuning, num_nodes: int) -> np.ndarray:
-    outside = [node for node in tuning.node_ids if not 0 <= node < num_nodes]
-    if outside:
-        raise HloError(
-            f"module {tuning.module.name!r}: config_index_to_node names row {outside[0]}, expected 0..{num_nodes - 1}: "
-            "the file is damaged"
-        )
-    return np.array(tuning.node_ids, dtype=np.int64)

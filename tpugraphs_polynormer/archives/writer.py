@@ -15,22 +15,24 @@ from tpugraphs_polynormer.files import replacing
 
 _COMPRESSION_LEVEL = 3  # 490 MB/s of candidates to 3.8 % of their size; level 6 gives 2.6 %, at 110 MB/s
 # The members of official archives in their order: key -> (dtype, memory order).
-_LAYOUT_MEMBERS = {
-    "node_feat": (np.float32, "C"),
-    "node_opcode": (np.uint8, "C"),
-    "edge_index": (np.int64, "F"),
-    "node_config_feat": (np.float32, "C"),
-    "node_config_ids": (np.int64, "C"),
-    "config_runtime": (np.int64, "C"),
-    "node_splits": (np.int64, "C"),
-}
-_TILE_MEMBERS = {
-    "node_feat": (np.float32, "C"),
-    "node_opcode": (np.uint8, "C"),
-    "edge_index": (np.int64, "C"),
-    "config_feat": (np.float32, "C"),
-    "config_runtime": (np.int64, "C"),
-    "config_runtime_normalizers": (np.int64, "C"),
+MEMBERS = {
+    "layout": {
+        "node_feat": (np.float32, "C"),
+        "node_opcode": (np.uint8, "C"),
+        "edge_index": (np.int64, "F"),
+        "node_config_feat": (np.float32, "C"),
+        "node_config_ids": (np.int64, "C"),
+        "config_runtime": (np.int64, "C"),
+        "node_splits": (np.int64, "C"),
+    },
+    "tile": {
+        "node_feat": (np.float32, "C"),
+        "node_opcode": (np.uint8, "C"),
+        "edge_index": (np.int64, "C"),
+        "config_feat": (np.float32, "C"),
+        "config_runtime": (np.int64, "C"),
+        "config_runtime_normalizers": (np.int64, "C"),
+    },
 }
 
 
@@ -50,7 +52,7 @@ def write_archive(path: Path | str, arrays: Mapping[str, np.ndarray | Blocks]) -
 
 def order_members(arrays: Mapping[str, np.ndarray | Blocks]) -> dict[str, np.ndarray | Blocks]:
     """The arrays of an archive in the official key order, each with the official dtype and memory order."""
-    members = _LAYOUT_MEMBERS if "node_config_feat" in arrays else _TILE_MEMBERS
+    members = MEMBERS["layout" if "node_config_feat" in arrays else "tile"]
     if set(arrays) != set(members):
         raise ValueError(f"found the keys {', '.join(arrays)}, expected {', '.join(members)}")
     ordered = {}

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import io
 import json
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -18,12 +17,11 @@ from apache_beam.io.filesystems import FileSystems
 
 from tpugraphs_polynormer.beam.plan import Job, PreprocessError, ShardPlan, folder_of
 from tpugraphs_polynormer.catalog import SPLITS, find_collection
-from tpugraphs_polynormer.datasets.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, write_manifest
-from tpugraphs_polynormer.datasets.schema import SCHEMA_NAME, write_schema
-from tpugraphs_polynormer.datasets.shards import DESCRIPTION_SUFFIX, ShardDescription, describe_split
+from tpugraphs_polynormer.datasets.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, serialize_manifest
+from tpugraphs_polynormer.datasets.schema import SCHEMA_NAME, schema_text
+from tpugraphs_polynormer.datasets.shards import DESCRIPTION_SUFFIX, ShardDescription, describe_split, train_statistics
 from tpugraphs_polynormer.datasets.split_files import CANDIDATE_SUFFIX, RECORD_SUFFIX
-from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
-from tpugraphs_polynormer.files import only_writer, replacing
+from tpugraphs_polynormer.files import replacing, writing
 
 FAILURE_NAME = "failed.txt"
 REJECTED_NAME = "rejected.jsonl"
@@ -56,31 +54,13 @@ def clear_commit(job: Job) -> None:
         FileSystems.delete(stale)
 
 
-@contextmanager
-def held_output(output: str) -> Iterator[None]:
-    """Holds a local output folder, so that no second job writes into it."""
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(only_writer(output))
-        except OSError as fault:
-            raise _cannot_write(output, fault) from None
-        yield
-
-
-def _cannot_write(folder: str, fault: OSError) -> PreprocessError:
-    return PreprocessError(f"{folder}: cannot be written ({fault.strerror}); choose another --datasets folder")
-
-
 def _make_folders(job: Job) -> None:
     for folder in (folder_of(job.output, collection) for collection in job.collections):
         if is_remote(folder):
             continue
-        try:
+        with writing(folder, "--datasets folder"):
             os.makedirs(folder, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-        except OSError as fault:
-            raise _cannot_write(folder, fault) from None
+            tempfile.TemporaryFile(dir=folder).close()
 
 
 def _find_stale(job: Job, collection: str) -> list[str]:
@@ -98,9 +78,7 @@ def count_finished(job: Job) -> int:
     return sum(len(match.metadata_list) for match in FileSystems.match(patterns))
 
 
-def commit(
-    _: None, job: Job, described: list[tuple[str, ShardDescription]], statistics: dict[str, FeatureStatistics]
-) -> Iterator[str]:
+def commit(_: None, job: Job, described: list[tuple[str, ShardDescription]]) -> Iterator[str]:
     """Yields the id of each collection whose manifest is written, after its shards were counted against the plan."""
     if read_failure(job.output) is not None:
         return
@@ -113,7 +91,7 @@ def commit(
             publish_text(job.output, FAILURE_NAME, emptied)
             return
         _check_files(folder_of(job.output, collection), descriptions.values())
-        _write_manifest(job, collection, plans, descriptions, statistics.get(collection))
+        _write_manifest(job, collection, plans, descriptions)
         yield collection
 
 
@@ -154,13 +132,7 @@ def _check_files(folder: str, descriptions: Iterable[ShardDescription]) -> None:
                 raise RuntimeError(f"{path}: {sizes.get(shard.name + suffix)} bytes found, {size} were written")
 
 
-def _write_manifest(
-    job: Job,
-    collection: str,
-    plans: Sequence[ShardPlan],
-    found: dict[str, ShardDescription],
-    statistics: FeatureStatistics | None,
-) -> None:
+def _write_manifest(job: Job, collection: str, plans: Sequence[ShardPlan], found: dict[str, ShardDescription]) -> None:
     folder = folder_of(job.output, collection)
     rejected = [item for plan in plans for item in found[plan.name].rejected]
     if rejected:
@@ -177,16 +149,12 @@ def _write_manifest(
             for split in SPLITS
             if any(plan.split == split for plan in plans)
         },
-        statistics=statistics,
+        statistics=train_statistics(found.values()),
         num_rejected=len(rejected),
         excluded=dict(job.excluded.get(collection, {})),
     )
-    with tempfile.TemporaryDirectory() as temporary:
-        write_schema(Path(temporary), kind)
-        write_manifest(Path(temporary) / MANIFEST_NAME, manifest)
-        for name in (SCHEMA_NAME, MANIFEST_NAME):  # the manifest last: it is the commit
-            with (Path(temporary) / name).open("rb") as source:
-                publish(FileSystems.join(folder, name), source)
+    publish_text(folder, SCHEMA_NAME, schema_text(kind))
+    publish_text(folder, MANIFEST_NAME, serialize_manifest(manifest))  # last: it is the commit
 
 
 def check_commit(job: Job) -> None:
@@ -230,10 +198,7 @@ def read_failure(output: str) -> str | None:
 
 def publish_text(folder: str, name: str, text: str) -> None:
     """Writes a whole text file to a local or remote folder."""
-    with tempfile.TemporaryFile() as source:
-        source.write(text.encode())
-        source.seek(0)
-        publish(FileSystems.join(folder, name), source)
+    publish(FileSystems.join(folder, name), io.BytesIO(text.encode()))
 
 
 def publish(path: str, source: IO[bytes]) -> None:

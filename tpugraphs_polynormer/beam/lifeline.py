@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tpugraphs_polynormer.process import end_with_process
+from tpugraphs_polynormer.process import OWNER, end_with_process
 
-_OWNER = "TPUGRAPHS_BEAM_OWNER"  # the id of the process that runs the job, for its workers
 _OPTIONS_FILE = "PIPELINE_OPTIONS_FILE"  # Beam's, see apache_beam/runners/worker/sdk_worker_main.py
 
 
@@ -25,12 +24,12 @@ def workers_end_with_us() -> Iterator[None]:
     if _OPTIONS_FILE in os.environ:
         yield
         return
-    os.environ |= {_OWNER: str(os.getpid()), _OPTIONS_FILE: str(Path(__file__).with_name("worker_options.json"))}
+    os.environ |= {OWNER: str(os.getpid()), _OPTIONS_FILE: str(Path(__file__).with_name("worker_options.json"))}
     try:
         yield
     finally:
-        del os.environ[_OWNER], os.environ[_OPTIONS_FILE]
+        del os.environ[OWNER], os.environ[_OPTIONS_FILE]
 
 
-if os.environ.get(_OWNER, str(os.getpid())) != str(os.getpid()):
-    end_with_process(int(os.environ[_OWNER]))
+if os.environ.get(OWNER, str(os.getpid())) != str(os.getpid()):
+    end_with_process(int(os.environ[OWNER]))

@@ -11,7 +11,7 @@ import argparse
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,7 +25,6 @@ from tpugraphs_polynormer.beam.commit import (
     clear_commit,
     commit,
     count_finished,
-    held_output,
     is_remote,
     publish,
     publish_text,
@@ -36,16 +35,10 @@ from tpugraphs_polynormer.beam.plan import Job, ShardPlan, count_workers, folder
 from tpugraphs_polynormer.beam.runners import make_options, run_pipeline
 from tpugraphs_polynormer.catalog import find_collection
 from tpugraphs_polynormer.datasets.exclusion import read_patterns
-from tpugraphs_polynormer.datasets.shards import (
-    DESCRIPTION_SUFFIX,
-    PreprocessOptions,
-    ShardDescription,
-    moments_of,
-    write_shard,
-)
+from tpugraphs_polynormer.datasets.shards import DESCRIPTION_SUFFIX, PreprocessOptions, ShardDescription, write_shard
 from tpugraphs_polynormer.datasets.split_files import CANDIDATE_SUFFIX, RECORD_SUFFIX
-from tpugraphs_polynormer.datasets.statistics import FeatureStatistics, Moments, merge, summarize_moments
 from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.files import only_writer
 
 _GRAPHS_PER_SHARD = {"layout": 4, "tile": 256}
 
@@ -64,7 +57,7 @@ def run(args: argparse.Namespace, beam_arguments: Sequence[str]) -> dict[str, Co
     exclude = [*args.exclude, *(read_patterns(args.exclude_file) if args.exclude_file else [])]
     job = plan_job(args.archives, args.datasets, collections, input_format=args.format, exclude=exclude)
     options = make_options(beam_arguments, count_workers(job))
-    with contextlib.nullcontext() if is_remote(job.output) else held_output(job.output):
+    with contextlib.nullcontext() if is_remote(job.output) else only_writer(job.output):
         clear_commit(job)
         run_pipeline(Preprocess(job), options, lambda: count_finished(job), len(job.plans))
         check_commit(job)
@@ -79,21 +72,16 @@ class Preprocess(beam.PTransform):
         self._job = job
 
     def expand(self, begin: beam.Pipeline) -> beam.PCollection:
-        """Plans -> descriptions -> (statistics per collection) -> manifests."""
+        """Plans -> descriptions -> manifests."""
         described = (
             begin
             | "Plans" >> beam.Create(self._job.plans, reshuffle=True)
             | "WriteShards" >> beam.ParDo(WriteShard(self._job.output))
         )
-        statistics = (
-            described
-            | "TrainMoments" >> beam.FlatMap(_train_moments)
-            | "Statistics" >> beam.CombinePerKey(MergeMoments())
-        )
         return (
             begin
             | "Once" >> beam.Create([None])
-            | "Commit" >> beam.FlatMap(commit, self._job, beam.pvalue.AsList(described), beam.pvalue.AsDict(statistics))
+            | "Commit" >> beam.FlatMap(commit, self._job, beam.pvalue.AsList(described))
         )
 
 
@@ -163,30 +151,3 @@ def _name_sources(text: str, sources: Mapping[str, Path], plan: ShardPlan) -> st
     for local, path in zip(sources.values(), plan.sources, strict=True):
         text = text.replace(str(local), path)
     return text
-
-
-class MergeMoments(beam.CombineFn):
-    """(shard name, Moments) of one collection -> FeatureStatistics, merged in the order of names."""
-
-    def create_accumulator(self) -> list[tuple[str, Moments]]:
-        """An empty list."""
-        return []
-
-    def add_input(self, accumulator: list, element: tuple[str, Moments]) -> list:
-        """The list with one more shard's moments (a few kilobytes)."""
-        return [*accumulator, element]
-
-    def merge_accumulators(self, accumulators: Iterable[list]) -> list:
-        """The lists joined."""
-        return [element for accumulator in accumulators for element in accumulator]
-
-    def extract_output(self, accumulator: list[tuple[str, Moments]]) -> FeatureStatistics:
-        """The statistics. Sums of floats depend on their order, so names decide it, not the runner."""
-        return summarize_moments(merge(moments for _, moments in sorted(accumulator, key=lambda element: element[0])))
-
-
-def _train_moments(element: tuple[str, ShardDescription]) -> Iterator[tuple[str, tuple[str, Moments]]]:
-    collection, description = element
-    moments = moments_of(description)
-    if moments is not None:
-        yield collection, (description.shard.name, moments)

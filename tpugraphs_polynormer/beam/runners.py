@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -64,12 +65,9 @@ def _divert_thread_errors(log: IO[str]) -> Iterator[None]:
     threading.excepthook = lambda args: log.closed or log.write(f"{args.thread}: {args.exc_value!r}\n")
     try:
         yield
-    except KeyboardInterrupt:
-        raise
-    except BaseException:
-        threading.excepthook = before
-        raise
-    threading.excepthook = before
+    finally:
+        if not isinstance(sys.exc_info()[1], KeyboardInterrupt):
+            threading.excepthook = before
 
 
 @contextmanager

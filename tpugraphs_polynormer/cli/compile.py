@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpugraphs_polynormer.cli.options import add_overrides, check_output_file, whole_number
+from tpugraphs_polynormer.cli.options import add_number, add_overrides, add_path, check_output, read_config_option
 from tpugraphs_polynormer.cli.parser import add_stage
 from tpugraphs_polynormer.compiler.topologies import CHIPS, GIB, find_chip
 from tpugraphs_polynormer.errors import UserError
@@ -25,8 +25,8 @@ def add_compile(stages: argparse._SubParsersAction) -> None:
         "compile a config's step for a TPU, without one: does it fit, and how fast is it?",
         _run_compile,
         [
-            "tpugraphs compile --config ranking/polynormer/layout_xla_random --topology v4:2x2x1",
-            "tpugraphs compile --config demo/tile_xla --datasets datasets --topology v3:2x2 v5e:2x2 --output step.json",
+            "--config ranking/polynormer/layout_xla_random --topology v4:2x2x1",
+            "--config demo/tile_xla --datasets datasets --topology v3:2x2 v5e:2x2 --output step.json",
         ],
         note="Needs the extra tpu-compiler. Takes one to five minutes for each topology at the official sizes.",
     )
@@ -46,25 +46,21 @@ def add_compile(stages: argparse._SubParsersAction) -> None:
         help=f"what to compile for, such as {', '.join(chip.example for chip in CHIPS.values())}",
     )
     stage.add_argument("--step", choices=("train", "score"), default="train", help="the step to compile")
-    stage.add_argument(
-        "--replicas", type=whole_number(1, 64), default=1, metavar="N", help="devices that sum their gradients"
-    )
-    stage.add_argument("--time-limit", type=whole_number(1), default=1800, metavar="SECONDS", help="of one compilation")
-    stage.add_argument("--output", type=Path, metavar="FILE", help="write the records as JSON")
+    add_number(stage, "--replicas", 1, "devices that sum their gradients", high=64, default=1)
+    add_number(stage, "--time-limit", 1, "seconds of one compilation", default=1800)
+    add_path(stage, "--output", "FILE", "write the records as JSON")
     add_overrides(stage)
 
 
 def _run_compile(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.compiler.xla import check_versions
-    from tpugraphs_polynormer.config.loader import find_config
-    from tpugraphs_polynormer.config.schema import load_config
 
     for topology in args.topology:
         find_chip(topology)
     check_versions()
-    config = load_config(args.config and find_config(args.config), args.overrides)
+    config = read_config_option(args.config, args.overrides)
     if args.output:
-        check_output_file("--output", args.output)
+        check_output("--output", args.output, kind="file")
     import_tensorflow()
     from tpugraphs_polynormer.compiler.compile import compile_for_tpu, serialize_records
     from tpugraphs_polynormer.files import write_text

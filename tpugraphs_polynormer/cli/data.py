@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 
 from tpugraphs_polynormer.catalog import BENCHMARKS, COLLECTIONS
-from tpugraphs_polynormer.cli.options import add_seed, check_output_file, check_output_folder, conclude, whole_number
+from tpugraphs_polynormer.cli.options import (
+    add_names,
+    add_number,
+    add_path,
+    add_seed,
+    check_output,
+    conclude,
+)
 from tpugraphs_polynormer.cli.parser import add_stage
 from tpugraphs_polynormer.errors import UserError
 
 TITLE = "data"
-
-
-def add_stages(stages: argparse._SubParsersAction) -> None:
-    """Adds the parsers of these stages."""
-    _add_simulate(stages)
-    _add_download(stages)
-    _add_inspect(stages)
-    _add_featurize(stages)
-    _add_preprocess(stages)
-    _add_verify(stages)
 
 
 def _add_simulate(stages: argparse._SubParsersAction) -> None:
@@ -30,15 +26,10 @@ def _add_simulate(stages: argparse._SubParsersAction) -> None:
         "simulate",
         "write the five collections from the simulated TPU",
         _run_simulate,
-        [
-            "tpugraphs simulate --archives data --scale tiny",
-            "tpugraphs simulate --archives data --scale small --seed 1 --collections layout:xla:random",
-        ],
+        ["--archives data --scale tiny", "--archives data --scale small --seed 1 --collections layout:xla:random"],
         note="The same scale and seed give the same bytes. A killed simulation continues when it is run again.",
     )
-    simulate.add_argument(
-        "--archives", type=Path, required=True, metavar="DIR", help="folder for npz/, and for truth/, the test runtimes"
-    )
+    add_path(simulate, "--archives", "DIR", "folder for npz/, and for truth/, the test runtimes", required=True)
     simulate.add_argument(
         "--scale",
         choices=("tiny", "demo", "small", "full"),
@@ -46,29 +37,19 @@ def _add_simulate(stages: argparse._SubParsersAction) -> None:
         help="how many graphs and candidates; full has the official sizes and takes hours and tens of gigabytes",
     )
     add_seed(simulate, "programs, candidates and measurement noise")
-    _add_collections(simulate, "what to simulate", default=list(COLLECTIONS))
-    simulate.add_argument(
-        "--workers",
-        type=whole_number(1),
-        default=os.cpu_count() or 1,
-        metavar="N",
-        help="processes (default: one per core)",
-    )
+    add_names(simulate, "--collections", "ID", COLLECTIONS, "what to simulate", list(COLLECTIONS))
+    add_number(simulate, "--workers", 1, "processes (default: one per core)", default=os.cpu_count() or 1)
 
 
 def _run_simulate(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.simulator.write import simulate
 
-    check_output_folder("--archives", args.archives)
+    check_output("--archives", args.archives)
     summary = simulate(args.archives, args.scale, args.seed, collections=args.collections, num_workers=args.workers)
     for collection, counts in summary.items():
         print(f"{collection}: {counts['graphs']:,} graphs, {counts['candidates']:,} candidates (simulated)")
     num_graphs, num_candidates = (sum(each[name] for each in summary.values()) for name in ("graphs", "candidates"))
     conclude(f"{args.archives}: {num_graphs:,} simulated archives with {num_candidates:,} candidates, none left out")
-
-
-def _add_collections(parser: argparse.ArgumentParser, what: str, default: list[str]) -> None:
-    parser.add_argument("--collections", nargs="+", default=default, metavar="ID", choices=COLLECTIONS, help=what)
 
 
 def _add_download(stages: argparse._SubParsersAction) -> None:
@@ -77,23 +58,13 @@ def _add_download(stages: argparse._SubParsersAction) -> None:
         "download",
         "fetch the official collections or the benchmarks' files",
         _run_download,
-        [
-            "tpugraphs download --collections layout:xla:random --archives data",
-            "tpugraphs download --benchmarks minesweeper tolokers --files files",
-        ],
+        ["--collections layout:xla:random --archives data", "--benchmarks minesweeper tolokers --files files"],
         note="An interrupted download continues when it is run again.",
     )
-    _add_collections(download, "TpuGraphs collections to fetch", default=[])
-    download.add_argument(
-        "--benchmarks",
-        nargs="+",
-        default=[],
-        metavar="NAME",
-        choices=BENCHMARKS,
-        help="node-classification data sets to fetch",
-    )
-    download.add_argument("--archives", type=Path, metavar="DIR", help="with --collections: folder for npz/")
-    download.add_argument("--files", type=Path, metavar="DIR", help="with --benchmarks: folder for their files")
+    add_names(download, "--collections", "ID", COLLECTIONS, "TpuGraphs collections to fetch", [])
+    add_names(download, "--benchmarks", "NAME", BENCHMARKS, "node-classification data sets to fetch", [])
+    add_path(download, "--archives", "DIR", "with --collections: folder for npz/")
+    add_path(download, "--files", "DIR", "with --benchmarks: folder for their files")
     download.add_argument(
         "--base-address",
         metavar="URL",
@@ -115,7 +86,7 @@ def _run_download(args: argparse.Namespace) -> None:
         if getattr(args, names):
             if not getattr(args, flag):
                 raise UserError(f"--{names}: name the folder to put them in with --{flag}")
-            check_output_folder(f"--{flag}", getattr(args, flag))
+            check_output(f"--{flag}", getattr(args, flag))
     options = DownloadOptions(keep_archives=args.keep_archives)
     records = {}
     if args.collections:
@@ -136,15 +107,10 @@ def _add_inspect(stages: argparse._SubParsersAction) -> None:
         "inspect",
         "summarise one npz archive",
         _run_inspect,
-        [
-            "tpugraphs inspect data/npz/tile/xla/train/kernel.npz",
-            "tpugraphs inspect data/npz/layout/xla/random/train/net.npz --plot net.png",
-        ],
+        ["data/npz/tile/xla/train/kernel.npz", "data/npz/layout/xla/random/train/net.npz --plot net.png"],
     )
-    inspect.add_argument("file", type=Path, metavar="FILE", help="an npz archive of TpuGraphs")
-    inspect.add_argument(
-        "--plot", type=Path, metavar="FILE", help="also draw runtimes and opcodes to this .png, .svg or .pdf"
-    )
+    add_path(inspect, "file", "FILE", "an npz archive of TpuGraphs")
+    add_path(inspect, "--plot", "FILE", "also draw runtimes and opcodes to this .png, .svg or .pdf")
 
 
 def _run_inspect(args: argparse.Namespace) -> None:
@@ -152,7 +118,7 @@ def _run_inspect(args: argparse.Namespace) -> None:
 
     if args.plot:
         check_picture(args.plot)
-        check_output_file("--plot", args.plot, args.file)
+        check_output("--plot", args.plot, args.file, kind="file")
     inspection = inspect_archive(args.file)
     print(inspection)
     if args.plot:
@@ -166,28 +132,18 @@ def _add_featurize(stages: argparse._SubParsersAction) -> None:
         "featurize",
         "turn HLO protobufs into the official npz archives",
         _run_featurize,
-        [
-            "tpugraphs featurize program.hlo.pb --output program.npz --candidates 100",
-            "tpugraphs featurize dumps --output archives",
-        ],
+        ["program.hlo.pb --output program.npz --candidates 100", "dumps --output archives"],
     )
-    featurize.add_argument(
-        "input", type=Path, metavar="INPUT", help="a .pb file (module or tuning data), or a folder of them"
-    )
-    featurize.add_argument(
-        "--output", type=Path, required=True, metavar="PATH", help="an npz file, or a folder for a folder"
-    )
-    featurize.add_argument(
-        "--candidates", type=whole_number(1), default=1, metavar="N", help="candidates to draw for a plain module"
-    )
+    add_path(featurize, "input", "INPUT", "a .pb file (module or tuning data), or a folder of them")
+    add_path(featurize, "--output", "PATH", "an npz file, or a folder for a folder", required=True)
+    add_number(featurize, "--candidates", 1, "candidates to draw for a plain module", default=1)
     add_seed(featurize, "the drawn candidates")
 
 
 def _run_featurize(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.archives.featurize import featurize_path
 
-    check = check_output_folder if args.input.is_dir() else check_output_file
-    check("--output", args.output, args.input)
+    check_output("--output", args.output, args.input, kind="folder" if args.input.is_dir() else "file")
     result = featurize_path(args.input, args.output, num_candidates=args.candidates, seed=args.seed)
     for path in result.written:
         print(path)
@@ -205,8 +161,8 @@ def _add_preprocess(stages: argparse._SubParsersAction) -> None:
         "turn npz archives into GraphTensor datasets (Beam)",
         _run_preprocess,
         [
-            "tpugraphs preprocess --archives data --datasets datasets --collections layout:xla:random",
-            "tpugraphs preprocess --archives data --datasets datasets --exclude 'unet*' --on-error skip",
+            "--archives data --datasets datasets --collections layout:xla:random",
+            "--archives data --datasets datasets --exclude 'unet*' --on-error skip",
         ],
         note="All other options are Beam's, such as --runner; without one, all cores of this machine are used.",
         allow_abbrev=False,
@@ -216,7 +172,7 @@ def _add_preprocess(stages: argparse._SubParsersAction) -> None:
     )
     preprocess.add_argument("--datasets", required=True, metavar="DIR", help="folder for the datasets")
     preprocess.add_argument("--format", choices=("npz", "pb"), default="npz", help="pb: layout tuning protobufs")
-    _add_collections(preprocess, "what to preprocess", default=list(COLLECTIONS))
+    add_names(preprocess, "--collections", "ID", COLLECTIONS, "what to preprocess", list(COLLECTIONS))
     preprocess.add_argument("--on-error", choices=("fail", "skip"), default="fail", help="what a bad archive does")
     preprocess.add_argument(
         "--exclude",
@@ -226,23 +182,12 @@ def _add_preprocess(stages: argparse._SubParsersAction) -> None:
         metavar="NAME",
         help="graphs to leave out; unet* means all such",
     )
-    preprocess.add_argument("--exclude-file", type=Path, metavar="FILE", help="the same, one name per line")
-    preprocess.add_argument(
-        "--max-nodes",
-        type=whole_number(0),
-        default=0,
-        metavar="N",
-        help="prune graphs of more nodes, around their config nodes; 0: prune none",
+    add_path(preprocess, "--exclude-file", "FILE", "the same, one name per line")
+    add_number(
+        preprocess, "--max-nodes", 0, "prune graphs of more nodes, around their config nodes; 0: prune none", default=0
     )
-    preprocess.add_argument(
-        "--hops", type=whole_number(0), default=3, metavar="N", help="with --max-nodes: edges kept around a config node"
-    )
-    preprocess.add_argument(
-        "--graphs-per-shard",
-        type=whole_number(1),
-        metavar="N",
-        help="graphs in one file (default: 4 layout or 256 tile graphs)",
-    )
+    add_number(preprocess, "--hops", 0, "with --max-nodes: edges kept around a config node", default=3)
+    add_number(preprocess, "--graphs-per-shard", 1, "graphs in one file (default: 4 layout or 256 tile graphs)")
     preprocess.set_defaults(takes_beam_arguments=True)
 
 
@@ -250,7 +195,7 @@ def _run_preprocess(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.beam.commit import CollectionSummary
     from tpugraphs_polynormer.beam.preprocess import run
 
-    check_output_folder("--datasets", args.datasets, args.archives)
+    check_output("--datasets", args.datasets, args.archives)
     done = run(args, args.beam_arguments)
     for collection, each in done.items():
         excluded = f", excluded graphs: {each.num_excluded:,}" if each.num_excluded else ""
@@ -268,9 +213,9 @@ def _add_verify(stages: argparse._SubParsersAction) -> None:
         "verify",
         "compare the files of datasets, runs and predictions with their checksums",
         _run_verify,
-        ["tpugraphs verify datasets", "tpugraphs verify datasets/layout/xla/random runs/xla_random predictions"],
+        ["datasets", "datasets/layout/xla/random runs/xla_random predictions"],
     )
-    verify.add_argument("folders", type=Path, nargs="+", metavar="DIR", help="one of these, or a folder of them")
+    add_path(verify, "folders", "DIR", "one of these, or a folder of them", nargs="+")
 
 
 def _run_verify(args: argparse.Namespace) -> None:
@@ -289,3 +234,6 @@ def _run_verify(args: argparse.Namespace) -> None:
     conclude(
         f"verified {sum(len(each.folders) for each in results):,} datasets, runs and predictions; 0 files are wrong"
     )
+
+
+STAGES = (_add_simulate, _add_download, _add_inspect, _add_featurize, _add_preprocess, _add_verify)

@@ -15,15 +15,17 @@ from tqdm import tqdm
 
 from tpugraphs_polynormer import __version__
 from tpugraphs_polynormer.cli import data, nodes, ranking, train
-from tpugraphs_polynormer.cli.options import add_seed, check_output_folder
+from tpugraphs_polynormer.cli.options import add_path, add_seed, check_output
 from tpugraphs_polynormer.cli.parser import HelpFormatter, StageParser, add_stage, describe_stages
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.process import Terminated, interrupted_by_sigterm
+from tpugraphs_polynormer.process import OWNER, Terminated, end_with_process, interrupted_by_sigterm
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one stage; bad input is one line on stderr and exit code 2, never a traceback. Without a stage: the help."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # see import_tensorflow; children inherit it
+    if OWNER in os.environ:  # started by a demo, without which it must not go on
+        end_with_process(int(os.environ[OWNER]))
     parser = build_parser()
     if "_ARGCOMPLETE" in os.environ:  # the shell asks how the command line can be completed
         importlib.import_module("argcomplete").autocomplete(parser)
@@ -108,20 +110,16 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.set_defaults(takes_beam_arguments=False)
     stages = parser.add_subparsers(dest="stage", metavar="STAGE", prog="tpugraphs", help=argparse.SUPPRESS)
-    _add_demo(stages)
-    groups, told = [("first", _described(stages))], {"demo"}
-    for module in (data, train, ranking, nodes):
-        module.add_stages(stages)
-        groups.append((module.TITLE, [each for each in _described(stages) if each[0] not in told]))
-        told |= {name for name, _ in groups[-1][1]}
+    groups = []
+    adders_of = {"first": [_add_demo]} | {each.TITLE: each.STAGES for each in (data, train, ranking, nodes)}
+    for title, adders in adders_of.items():
+        num_before = len(stages._choices_actions)
+        for add in adders:
+            add(stages)
+        groups.append((title, [(each.dest, each.help) for each in stages._choices_actions[num_before:]]))
     more = "`tpugraphs STAGE --help` explains a stage, its options and their defaults, with examples."
     parser.epilog = f"{describe_stages(groups)}\n\n{more}"
     return parser
-
-
-def _described(stages: argparse._SubParsersAction) -> list[tuple[str, str]]:
-    """(name, help) of the stages added so far."""
-    return [(each.dest, each.help) for each in stages._choices_actions]
 
 
 def _add_demo(stages: argparse._SubParsersAction) -> None:
@@ -130,17 +128,17 @@ def _add_demo(stages: argparse._SubParsersAction) -> None:
         "demo",
         "everything from simulated data to a scored submission and a page",
         _run_demo,
-        ["tpugraphs demo", "tpugraphs demo --output demo-1 --seed 1"],
+        ["", "--output demo-1 --seed 1"],
         note="Takes some minutes on two cores and less than 1 GB of disk. A rerun continues where it stopped.",
     )
-    demo.add_argument("--output", type=Path, default=Path("demo"), metavar="DIR", help="folder for everything")
+    add_path(demo, "--output", "DIR", "folder for everything", default=Path("demo"))
     add_seed(demo, "the simulated data and the weights")
 
 
 def _run_demo(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.demo import run_demo
 
-    check_output_folder("--output", args.output)
+    check_output("--output", args.output)
     print(run_demo(args.output, args.seed))
 
 

@@ -6,18 +6,19 @@ import argparse
 from pathlib import Path
 
 from tpugraphs_polynormer.catalog import BENCHMARKS
-from tpugraphs_polynormer.cli.options import add_overrides, check_output_folder, conclude, parse_numbers
+from tpugraphs_polynormer.cli.options import (
+    add_overrides,
+    add_path,
+    check_output,
+    conclude,
+    parse_numbers,
+    read_config_option,
+)
 from tpugraphs_polynormer.cli.parser import add_stage
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.process import import_tensorflow, keep_freed_memory
 
 TITLE = "node classification"
-
-
-def add_stages(stages: argparse._SubParsersAction) -> None:
-    """Adds the parsers of these stages."""
-    _add_benchmark(stages)
-    _add_experiment(stages)
 
 
 def _add_benchmark(stages: argparse._SubParsersAction) -> None:
@@ -26,20 +27,15 @@ def _add_benchmark(stages: argparse._SubParsersAction) -> None:
         "benchmark",
         "node classification on the Polynormer paper's data sets",
         _run_benchmark,
-        [
-            "tpugraphs benchmark --list --files files",
-            "tpugraphs benchmark --name minesweeper --files files --splits 0,1 --config nodes/small/minesweeper",
-        ],
+        ["--list --files files", "--name minesweeper --files files --splits 0,1 --config nodes/small/minesweeper"],
     )
     which = benchmark.add_mutually_exclusive_group(required=True)
     which.add_argument(
         "--name", choices=BENCHMARKS, metavar="NAME", help="data set to train and test on; needed without --list"
     )
     which.add_argument("--list", action="store_true", help="print which data sets are present")
-    benchmark.add_argument("--files", type=Path, required=True, metavar="DIR", help="folder of the downloaded files")
-    benchmark.add_argument(
-        "--run-dir", type=Path, metavar="DIR", help="folder for the runs, one per split (default: runs/<name>)"
-    )
+    add_path(benchmark, "--files", "DIR", "folder of the downloaded files", required=True)
+    add_path(benchmark, "--run-dir", "DIR", "folder for the runs, one per split (default: runs/<name>)")
     benchmark.add_argument(
         "--config", metavar="FILE", help="YAML file, or the name of a shipped one (default: nodes/<name>)"
     )
@@ -50,13 +46,10 @@ def _add_benchmark(stages: argparse._SubParsersAction) -> None:
 
 
 def _run_benchmark(args: argparse.Namespace) -> None:
-    from tpugraphs_polynormer.config.loader import find_config
-    from tpugraphs_polynormer.config.schema import load_config
-
-    config = None if args.list else load_config(find_config(args.config or f"nodes/{args.name}"), args.overrides)
+    config = None if args.list else read_config_option(args.config or f"nodes/{args.name}", args.overrides)
     run_dir = args.run_dir or Path("runs") / (args.name or "")
     if config is not None:
-        check_output_folder("--run-dir", run_dir, args.files)
+        check_output("--run-dir", run_dir, args.files)
     keep_freed_memory()
     import_tensorflow()
     from tpugraphs_polynormer.nodes.benchmark import check_benchmark, describe_present, format_results, run_benchmark
@@ -76,20 +69,13 @@ def _add_experiment(stages: argparse._SubParsersAction) -> None:
         "experiment",
         "the Polynormer paper's other experiments, each with a picture",
         _run_experiment,
-        [
-            "tpugraphs experiment monomials --output monomials",
-            "tpugraphs experiment ablation --files files --benchmark minesweeper --output ablation",
-        ],
+        ["monomials --output monomials", "ablation --files files --benchmark minesweeper --output ablation"],
     )
     experiment.add_argument(
         "name", choices=("scaling", "heatmaps", "ablation", "circular_skip_links", "monomials"), help="which one"
     )
-    experiment.add_argument(
-        "--output", type=Path, required=True, metavar="DIR", help="folder for the JSON file and the picture"
-    )
-    experiment.add_argument(
-        "--files", type=Path, metavar="DIR", help="heatmaps, ablation: folder of the benchmarks' files"
-    )
+    add_path(experiment, "--output", "DIR", "folder for the JSON file and the picture", required=True)
+    add_path(experiment, "--files", "DIR", "heatmaps, ablation: folder of the benchmarks' files")
     experiment.add_argument(
         "--benchmark",
         choices=BENCHMARKS,
@@ -107,16 +93,11 @@ def _run_experiment(args: argparse.Namespace) -> None:
     import importlib
     import json
 
-    from tpugraphs_polynormer.config.loader import find_config
-    from tpugraphs_polynormer.config.schema import load_config
-
     needs_data = args.name in ("heatmaps", "ablation")
     if needs_data and not args.files:
         raise UserError(f"{args.name} trains on a benchmark: name the folder of its files with --files")
-    config = None
-    if needs_data:
-        config = load_config(find_config(args.config or f"nodes/small/{args.benchmark}"), args.overrides)
-    check_output_folder("--output", args.output, args.files)
+    config = read_config_option(args.config or f"nodes/small/{args.benchmark}", args.overrides) if needs_data else None
+    check_output("--output", args.output, args.files)
     keep_freed_memory()
     import_tensorflow()
     run = getattr(importlib.import_module(f"tpugraphs_polynormer.nodes.experiments.{args.name}"), f"run_{args.name}")
@@ -129,3 +110,6 @@ def _run_experiment(args: argparse.Namespace) -> None:
     else:
         result = run(args.output)
     print(json.dumps(result, indent=1))
+
+
+STAGES = (_add_benchmark, _add_experiment)

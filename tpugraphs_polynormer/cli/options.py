@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
-import os
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.files import sync, writing
 
 MAX_SEED = 2**31 - 1  # TensorFlow's and numpy's generators both take it
 _PROBE = bytes(1 << 14)  # written where an output will be: a disk without room for this has no room for any output
@@ -44,6 +45,30 @@ def parse_numbers(text: str) -> list[int]:
     return numbers
 
 
+def add_path(parser: argparse.ArgumentParser, name: str, metavar: str, text: str, **settings: Any) -> None:
+    """Adds an option or an argument that is a path; `text` is its help."""
+    parser.add_argument(name, type=Path, metavar=metavar, help=text, **settings)
+
+
+def add_number(
+    parser: argparse.ArgumentParser, name: str, low: int, text: str, *, high: int | None = None, default: Any = None
+) -> None:
+    """Adds an option that is a whole number in low..high; `text` is its help."""
+    parser.add_argument(name, type=whole_number(low, high), metavar="N", default=default, help=text)
+
+
+def add_names(
+    parser: argparse.ArgumentParser,
+    option: str,
+    metavar: str,
+    choices: Iterable[str],
+    text: str,
+    default: Sequence[str] | None = None,
+) -> None:
+    """Adds an option that takes some of the names in `choices`; `text` is its help."""
+    parser.add_argument(option, nargs="+", metavar=metavar, choices=choices, default=default, help=text)
+
+
 def add_overrides(parser: argparse.ArgumentParser) -> None:
     """Adds --set, which changes one field of the config."""
     parser.add_argument(
@@ -58,57 +83,55 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
 
 def add_seed(parser: argparse.ArgumentParser, what: str) -> None:
     """Adds --seed; `what` says what it draws."""
-    parser.add_argument("--seed", type=whole_number(0, MAX_SEED), default=0, metavar="N", help=f"seed of {what}")
+    add_number(parser, "--seed", 0, f"seed of {what}", high=MAX_SEED, default=0)
 
 
 def add_runs(parser: argparse.ArgumentParser, many: str) -> None:
     """Adds --run-dir, for one or several, and --datasets; `many` says what several of them mean."""
-    parser.add_argument("--run-dir", type=Path, nargs="+", required=True, metavar="DIR", dest="run_dirs", help=many)
+    add_path(parser, "--run-dir", "DIR", many, nargs="+", required=True, dest="run_dirs")
     add_datasets(parser)
 
 
 def add_datasets(parser: argparse.ArgumentParser) -> None:
     """Adds --datasets, as the stages after preprocess read it."""
-    parser.add_argument(
-        "--datasets", type=Path, required=True, metavar="DIR", help="folder of the preprocessed datasets"
-    )
+    add_path(parser, "--datasets", "DIR", "folder of the preprocessed datasets", required=True)
 
 
-def check_output_file(option: str, path: Path, *inputs: Path | None) -> None:
-    """Raises a UserError unless a file can be written at `path`; see `_check_output`."""
-    _check_output(option, path, "file", [each for each in inputs if each is not None])
+def read_config_option(name: str | None, overrides: Sequence[str]) -> Any:
+    """The config of --config, a path or the name of a shipped one, and --set; the defaults without a name."""
+    from tpugraphs_polynormer.config.loader import find_config
+    from tpugraphs_polynormer.config.schema import load_config
+
+    return load_config(name and find_config(name), overrides)
 
 
-def check_output_folder(option: str, path: Path | str, *inputs: Path | str | None) -> None:
-    """Raises a UserError unless files can be written into the folder `path`; see `_check_output`."""
-    if "://" not in str(path):  # Beam writes to object stores itself
-        _check_output(option, Path(path), "folder", [Path(each) for each in inputs if each is not None])
+def check_output(option: str, path: Path | str, *inputs: Path | str | None, kind: str = "folder") -> None:
+    """Raises a UserError unless the output, a "file" or a "folder" of files, can be written.
 
-
-def _check_output(option: str, path: Path, kind: str, inputs: Sequence[Path]) -> None:
-    """Tries the output before the work: makes the missing folders and a file beside the output, and removes them.
-
-    An output that is one of the inputs, or is there as something else than `kind`, is refused.
+    It is tried before the work: the missing folders and a file beside the output are made, and removed. An output that
+    is one of the inputs, or is there as something else than `kind`, is refused. Beam writes to object stores itself.
     """
+    if kind == "folder" and "://" in str(path):
+        return
+    path, inputs = Path(path), [Path(each) for each in inputs if each is not None]
     made: list[Path] = []
     folder = path if kind == "folder" else path.parent
     probe = folder / f".{path.name}.{uuid.uuid4().hex}.tmp"
     try:
-        if any(path.exists() and each.exists() and path.samefile(each) for each in inputs):
-            raise UserError(f"{option} {path}: found the input itself, expected another {kind}; name another {option}")
-        if path.exists() and not (path.is_dir() if kind == "folder" else path.is_file()):
-            found = "a folder" if path.is_dir() else "a file" if path.is_file() else "a device"
-            raise UserError(f"{option} {path}: found {found}, expected a {kind}; choose another {option}")
-        for each in reversed([folder, *folder.parents]):
-            if not each.exists():
-                each.mkdir()
-                made.append(each)
-        with probe.open("xb") as stream:
-            stream.write(_PROBE)
-            stream.flush()
-            os.fsync(stream.fileno())
-    except OSError as fault:
-        raise UserError(f"{option} {path}: cannot be written ({fault.strerror}); choose another {option}") from None
+        with writing(f"{option} {path}", option):
+            if any(path.exists() and each.exists() and path.samefile(each) for each in inputs):
+                raise UserError(
+                    f"{option} {path}: found the input itself, expected another {kind}; name another {option}"
+                )
+            if path.exists() and not (path.is_dir() if kind == "folder" else path.is_file()):
+                found = "a folder" if path.is_dir() else "a file" if path.is_file() else "a device"
+                raise UserError(f"{option} {path}: found {found}, expected a {kind}; choose another {option}")
+            for each in reversed([folder, *folder.parents]):
+                if not each.exists():
+                    each.mkdir()
+                    made.append(each)
+            probe.write_bytes(_PROBE)
+            sync(probe)
     finally:
         with contextlib.suppress(OSError):
             probe.unlink()

@@ -43,8 +43,9 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 def add_stage(
     stages: Any, name: str, text: str, run: Run, examples: Sequence[str], *, note: str = "", **settings: Any
 ) -> argparse.ArgumentParser:
-    """A new stage's parser: `text` describes it, `run` does it, `examples` are whole commands for its help."""
-    epilog = "\n".join([*([note, ""] if note else []), "examples:", *(f"  {example}" for example in examples)])
+    """A new stage's parser: `text` describes it, `run` does it, `examples` are arguments for commands in its help."""
+    commands = tuple(f"tpugraphs {name} {example}".rstrip() for example in examples)
+    epilog = "\n".join([*([note, ""] if note else []), "examples:", *(f"  {command}" for command in commands)])
     parser = stages.add_parser(
         name,
         help=text,
@@ -53,7 +54,7 @@ def add_stage(
         formatter_class=HelpFormatter,
         **settings,
     )
-    parser.set_defaults(run=run, examples=tuple(examples))
+    parser.set_defaults(run=run, examples=commands)
     return parser
 
 

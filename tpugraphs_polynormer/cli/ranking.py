@@ -10,28 +10,19 @@ from pathlib import Path
 from tpugraphs_polynormer.catalog import COLLECTIONS, NUM_TEST_GRAPHS
 from tpugraphs_polynormer.cli.options import (
     add_datasets,
+    add_names,
+    add_number,
+    add_path,
     add_runs,
     add_seed,
-    check_output_file,
-    check_output_folder,
+    check_output,
     conclude,
-    whole_number,
 )
 from tpugraphs_polynormer.cli.parser import add_stage
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.process import import_tensorflow
 
 TITLE = "judging and using trained runs"
-
-
-def add_stages(stages: argparse._SubParsersAction) -> None:
-    """Adds the parsers of these stages."""
-    _add_evaluate(stages)
-    _add_predict(stages)
-    _add_submit(stages)
-    _add_report(stages)
-    _add_export(stages)
-    _add_rank(stages)
 
 
 def _add_split(parser: argparse.ArgumentParser, default: str, choices: Sequence[str]) -> None:
@@ -45,23 +36,19 @@ def _add_evaluate(stages: argparse._SubParsersAction) -> None:
         "metrics of trained runs, graph by graph",
         _run_evaluate,
         [
-            "tpugraphs evaluate --run-dir runs/xla_random --datasets datasets",
-            "tpugraphs evaluate --run-dir runs/a runs/b --datasets datasets --indices data/eval_indices",
+            "--run-dir runs/xla_random --datasets datasets",
+            "--run-dir runs/a runs/b --datasets datasets --indices data/eval_indices",
         ],
     )
     add_runs(evaluate, "run directories, or folders of runs by seed; each is evaluated alone")
     _add_split(evaluate, "valid", ("train", "valid", "test"))
-    evaluate.add_argument(
-        "--indices", type=Path, metavar="DIR", help="the folder eval_indices that `download` made (official protocol)"
-    )
-    evaluate.add_argument(
-        "--output", type=Path, metavar="DIR", help="folder for the csv and JSON files (default: the run directory)"
-    )
+    add_path(evaluate, "--indices", "DIR", "the folder eval_indices that `download` made (official protocol)")
+    add_path(evaluate, "--output", "DIR", "folder for the csv and JSON files (default: the run directory)")
 
 
 def _run_evaluate(args: argparse.Namespace) -> None:
     if args.output:
-        check_output_folder("--output", args.output, args.datasets)
+        check_output("--output", args.output, args.datasets)
     import_tensorflow()
     from tpugraphs_polynormer.ranking.evaluate import evaluate_runs, format_evaluations
 
@@ -84,14 +71,14 @@ def _add_predict(stages: argparse._SubParsersAction) -> None:
         "rank the candidates of every test graph; a rerun continues",
         _run_predict,
         [
-            "tpugraphs predict --run-dir runs/xla_random --datasets datasets --output predictions",
-            "tpugraphs predict --run-dir runs/seed-0 runs/seed-1 --datasets datasets --output predictions --beam",
+            "--run-dir runs/xla_random --datasets datasets --output predictions",
+            "--run-dir runs/seed-0 runs/seed-1 --datasets datasets --output predictions --beam",
         ],
         note="All other options are Beam's, such as --runner, and imply --beam.",
         allow_abbrev=False,
     )
     add_runs(predict, "run directories, or folders of runs by seed; those of one collection are averaged")
-    predict.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder for the predictions")
+    add_path(predict, "--output", "DIR", "folder for the predictions", required=True)
     _add_split(predict, "test", ("valid", "test"))
     predict.add_argument("--average", default="rank", choices=("rank", "score"), help="how an ensemble is averaged")
     predict.add_argument("--beam", action="store_true", help="score in a Beam job (default runner: all cores)")
@@ -99,7 +86,7 @@ def _add_predict(stages: argparse._SubParsersAction) -> None:
 
 
 def _run_predict(args: argparse.Namespace) -> None:
-    check_output_folder("--output", args.output, args.datasets, *args.run_dirs)
+    check_output("--output", args.output, args.datasets, *args.run_dirs)
     import_tensorflow()
     from tpugraphs_polynormer.ranking.predict import plan_predictions, predict
 
@@ -125,30 +112,18 @@ def _add_submit(stages: argparse._SubParsersAction) -> None:
         "write, check or score a contest csv",
         _run_submit,
         [
-            "tpugraphs submit --predictions predictions --archives data --output submission.csv",
-            "tpugraphs submit --check submission.csv --archives data --truth data/truth",
-            "tpugraphs submit --predictions predictions --archives data --collections layout:xla:random",
+            "--predictions predictions --archives data --output submission.csv",
+            "--check submission.csv --archives data --truth data/truth",
+            "--predictions predictions --archives data --collections layout:xla:random",
         ],
     )
-    submit.add_argument(
-        "--archives",
-        type=Path,
-        metavar="DIR",
-        help="folder that holds npz/ (not the preprocessed one); --check works without it",
-    )
-    submit.add_argument("--predictions", type=Path, metavar="DIR", help="folder that `tpugraphs predict` wrote")
-    submit.add_argument(
-        "--collections",
-        nargs="+",
-        metavar="ID",
-        choices=COLLECTIONS,
-        help="collections that the csv has; the contest wants all (default: those with test graphs in --archives)",
-    )
-    submit.add_argument(
-        "--output", type=Path, default=Path("submission.csv"), metavar="FILE", help="with --predictions: the csv"
-    )
-    submit.add_argument("--check", type=Path, metavar="FILE", help="check this file instead of writing one")
-    submit.add_argument("--truth", type=Path, metavar="DIR", help="hidden runtimes, if known: print the score")
+    add_path(submit, "--archives", "DIR", "folder that holds npz/ (not the preprocessed one); --check works without it")
+    add_path(submit, "--predictions", "DIR", "folder that `tpugraphs predict` wrote")
+    which = "collections that the csv has; the contest wants all (default: those with test graphs in --archives)"
+    add_names(submit, "--collections", "ID", COLLECTIONS, which)
+    add_path(submit, "--output", "FILE", "with --predictions: the csv", default=Path("submission.csv"))
+    add_path(submit, "--check", "FILE", "check this file instead of writing one")
+    add_path(submit, "--truth", "DIR", "hidden runtimes, if known: print the score")
 
 
 def _run_submit(args: argparse.Namespace) -> None:
@@ -164,7 +139,7 @@ def _run_submit(args: argparse.Namespace) -> None:
         if value and not args.archives:
             raise UserError(f"{flag} needs the names of the test graphs: give the folder that holds npz/ as --archives")
     if args.predictions:
-        check_output_file("--output", args.output)
+        check_output("--output", args.output, kind="file")
     rows = expected_rows(args.archives, args.collections) if args.archives else None
     path = args.check or args.output
     if args.predictions:
@@ -172,12 +147,9 @@ def _run_submit(args: argparse.Namespace) -> None:
         write_submission(path, rankings, rows)
         conclude(f"{path}: {len(rows):,} rows of {len(rankings):,} predictions in {args.predictions}, none left out")
     elif violations := check_submission(path, rows):
-        scope = (
-            ""
-            if args.archives
-            else " for the official test split (for other data, such as simulated data, give --archives)"
-        )
-        raise SubmissionError("\n  ".join([f"{path}: not a valid submission{scope}", *map(str, violations)]))
+        scope = " for the official test split (for other data, such as simulated data, give --archives)"
+        told = f"{path}: not a valid submission{'' if args.archives else scope}"
+        raise SubmissionError("\n  ".join([told, *map(str, violations)]))
     if not args.archives:
         advice = "give --archives to check graph names and candidate counts"
         print(f"{path}: {NUM_TEST_GRAPHS} rows, valid as far as can be told without the data ({advice})")
@@ -186,7 +158,9 @@ def _run_submit(args: argparse.Namespace) -> None:
     print(f"{path}: {len(rows):,} rows, valid{scope}")
     if args.truth:
         scores = score_submission(path, args.truth, rows)
-        print(format_table(["collection", "score"], [[name, format_number(value)] for name, value in scores.items()]))
+        print(
+            format_table(["collection", "score"], [[name, format_number(value)] for name, (value, _) in scores.items()])
+        )
 
 
 def _add_report(stages: argparse._SubParsersAction) -> None:
@@ -196,39 +170,29 @@ def _add_report(stages: argparse._SubParsersAction) -> None:
         "one self-contained HTML page about trained runs",
         _run_report,
         [
-            "tpugraphs report --run-dir runs/xla_random --datasets datasets --output report.html",
-            "tpugraphs report --run-dir runs/a runs/b --datasets datasets --note 'simulated data' --candidates 0",
+            "--run-dir runs/xla_random --datasets datasets --output report.html",
+            "--run-dir runs/a runs/b --datasets datasets --note 'simulated data' --candidates 0",
         ],
     )
     add_runs(report, "run directories, or folders of runs by seed; several of one collection are compared")
-    report.add_argument("--output", type=Path, default=Path("report.html"), metavar="FILE", help="the page")
+    add_path(report, "--output", "FILE", "the page", default=Path("report.html"))
     _add_split(report, "valid", ("train", "valid"))
-    report.add_argument(
-        "--candidates",
-        type=whole_number(0),
-        default=0,
-        metavar="N",
-        help="candidates of each graph to score at most; 0: all",
-    )
-    report.add_argument(
+    add_number(report, "--candidates", 0, "candidates of each graph to score at most; 0: all", default=0)
+    add_path(
+        report,
         "--submission",
-        type=Path,
-        metavar="FILE",
-        help="also show the test scores of this csv (default: none); needs --archives and --truth",
+        "FILE",
+        "also show the test scores of this csv (default: none); needs --archives and --truth",
     )
-    report.add_argument(
-        "--archives", type=Path, metavar="DIR", help="folder that holds npz/ with the test graphs (default: none)"
-    )
-    report.add_argument(
-        "--truth", type=Path, metavar="DIR", help="folder of the hidden runtimes of the test graphs (default: none)"
-    )
+    add_path(report, "--archives", "DIR", "folder that holds npz/ with the test graphs (default: none)")
+    add_path(report, "--truth", "DIR", "folder of the hidden runtimes of the test graphs (default: none)")
     report.add_argument("--heatmap", metavar="GRAPH", help="graph whose attention is drawn (default: a small one)")
     report.add_argument("--title", default="TpuGraphs ranking report", metavar="TEXT", help="the page's title")
     report.add_argument("--note", default="", metavar="TEXT", help='a line below the title, such as "simulated data"')
 
 
 def _run_report(args: argparse.Namespace) -> None:
-    check_output_file("--output", args.output)
+    check_output("--output", args.output, kind="file")
     import_tensorflow()
     from tpugraphs_polynormer.ranking.report.page import write_report
 
@@ -258,19 +222,17 @@ def _add_export(stages: argparse._SubParsersAction) -> None:
         "write a SavedModel that TF Serving can load",
         _run_export,
         [
-            "tpugraphs export --run-dir runs/xla_random --datasets datasets --output models/ranker/1",
-            "tpugraphs export --run-dir runs/tile/seed-0 --datasets datasets --output models/tile/1",
+            "--run-dir runs/xla_random --datasets datasets --output models/ranker/1",
+            "--run-dir runs/tile/seed-0 --datasets datasets --output models/tile/1",
         ],
     )
-    export.add_argument("--run-dir", type=Path, required=True, metavar="DIR", help="a trained run")
+    add_path(export, "--run-dir", "DIR", "a trained run", required=True)
     add_datasets(export)
-    export.add_argument(
-        "--output", type=Path, required=True, metavar="DIR", help="folder of the SavedModel, such as models/ranker/1"
-    )
+    add_path(export, "--output", "DIR", "folder of the SavedModel, such as models/ranker/1", required=True)
 
 
 def _run_export(args: argparse.Namespace) -> None:
-    check_output_folder("--output", args.output, args.run_dir, args.datasets)
+    check_output("--output", args.output, args.run_dir, args.datasets)
     import_tensorflow()
     from tpugraphs_polynormer.ranking.export import export_ranker
 
@@ -286,30 +248,24 @@ def _add_rank(stages: argparse._SubParsersAction) -> None:
         "rank layout candidates of your own program (HLO protobuf)",
         _run_rank,
         [
-            "tpugraphs rank program.hlo.pb --run-dir runs/xla_random",
-            "tpugraphs rank program.hlo.pb --run-dir runs/xla_random --candidates 5000 --output ranking.npz",
+            "program.hlo.pb --run-dir runs/xla_random",
+            "program.hlo.pb --run-dir runs/xla_random --candidates 5000 --output ranking.npz",
         ],
     )
-    rank.add_argument(
-        "program", type=Path, metavar="FILE", help="serialized HloProto or HloModuleProto, such as program.hlo.pb"
-    )
-    rank.add_argument("--run-dir", type=Path, required=True, metavar="DIR", help="a run trained on a layout collection")
-    rank.add_argument(
-        "--candidates", type=whole_number(1), default=1000, metavar="N", help="how many to draw and score"
-    )
+    add_path(rank, "program", "FILE", "serialized HloProto or HloModuleProto, such as program.hlo.pb")
+    add_path(rank, "--run-dir", "DIR", "a run trained on a layout collection", required=True)
+    add_number(rank, "--candidates", 1, "how many to draw and score", default=1000)
     rank.add_argument("--mode", choices=("default", "random", "consistent"), default="default", help="how to draw")
     add_seed(rank, "the drawn candidates")
-    rank.add_argument("--top", type=whole_number(1), default=5, metavar="N", help="how many of the best to print")
-    rank.add_argument(
-        "--output", type=Path, metavar="FILE", help="also write candidates, scores and ranking to this npz file"
-    )
+    add_number(rank, "--top", 1, "how many of the best to print", default=5)
+    add_path(rank, "--output", "FILE", "also write candidates, scores and ranking to this npz file")
 
 
 def _run_rank(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.archives.featurize import read_program
 
     if args.output:
-        check_output_file("--output", args.output, args.program)
+        check_output("--output", args.output, args.program, kind="file")
     module = read_program(args.program)
     import_tensorflow()
     from tpugraphs_polynormer.archives.writer import write_npz
@@ -325,3 +281,6 @@ def _run_rank(args: argparse.Namespace) -> None:
         f"all in {args.output}" if args.output else f"the best {args.top:,} above, none written (--output writes all)"
     )
     conclude(f"{args.program}: {len(ranking.order):,} candidates ranked by {args.run_dir}, {where}")
+
+
+STAGES = (_add_evaluate, _add_predict, _add_submit, _add_report, _add_export, _add_rank)

@@ -10,11 +10,13 @@ from typing import Any
 from tpugraphs_polynormer.cli.compile import add_compile
 from tpugraphs_polynormer.cli.options import (
     add_datasets,
+    add_number,
     add_overrides,
-    check_output_folder,
+    add_path,
+    check_output,
     conclude,
     parse_numbers,
-    whole_number,
+    read_config_option,
 )
 from tpugraphs_polynormer.cli.parser import HelpFormatter, add_stage
 from tpugraphs_polynormer.process import import_tensorflow, keep_freed_memory
@@ -23,19 +25,8 @@ TITLE = "training"
 _STRATEGIES = ("auto", "cpu", "gpu", "tpu", "multiworker")
 
 
-def add_stages(stages: argparse._SubParsersAction) -> None:
-    """Adds the parsers of these stages."""
-    _add_config(stages)
-    add_compile(stages)
-    _add_train(stages)
-
-
 def _add_config(stages: argparse._SubParsersAction) -> None:
-    examples = [
-        "tpugraphs config show demo/layout_xla_random",
-        "tpugraphs config show --set model.encoder=graphsage",
-        "tpugraphs config docs",
-    ]
+    examples = ["show demo/layout_xla_random", "show --set model.encoder=graphsage", "docs"]
     config = add_stage(stages, "config", "show a config with every field's meaning", _run_config_show, examples)
     actions = config.add_subparsers(dest="action", required=True, metavar="ACTION")
     show = actions.add_parser("show", help="print the resolved config", formatter_class=HelpFormatter)
@@ -49,10 +40,9 @@ def _add_config(stages: argparse._SubParsersAction) -> None:
 
 
 def _run_config_show(args: argparse.Namespace) -> None:
-    from tpugraphs_polynormer.config.loader import describe_config, find_config
-    from tpugraphs_polynormer.config.schema import load_config
+    from tpugraphs_polynormer.config.loader import describe_config
 
-    print(describe_config(load_config(args.file and find_config(args.file), args.overrides)))
+    print(describe_config(read_config_option(args.file, args.overrides)))
 
 
 def _run_config_docs(args: argparse.Namespace) -> None:
@@ -68,9 +58,8 @@ def _add_train(stages: argparse._SubParsersAction) -> None:
         "train a model that ranks candidates; a rerun continues",
         _run_train,
         [
-            "tpugraphs train --config demo/layout_xla_random --datasets datasets --run-dir runs/xla_random",
-            "tpugraphs train --config demo/tile_xla --datasets datasets --run-dir runs/tile --seeds 0,1,2 "
-            "--set training.epochs=20",
+            "--config demo/layout_xla_random --datasets datasets --run-dir runs/xla_random",
+            "--config demo/tile_xla --datasets datasets --run-dir runs/tile --seeds 0,1,2 --set training.epochs=20",
         ],
         note="A finished run is extended by the same command with a larger training.epochs.",
     )
@@ -78,25 +67,17 @@ def _add_train(stages: argparse._SubParsersAction) -> None:
         "--config", metavar="FILE", help="YAML file, or the name of a shipped one (default: the built-in settings)"
     )
     add_datasets(train)
-    train.add_argument(
-        "--run-dir", type=Path, required=True, metavar="DIR", help="folder for the config, metrics and checkpoints"
-    )
+    add_path(train, "--run-dir", "DIR", "folder for the config, metrics and checkpoints", required=True)
     train.add_argument(
         "--seeds",
         type=parse_numbers,
         metavar="0,1,2",
         help="one run per seed, each in its folder, and their spread (default: one run, of the config's seed)",
     )
-    train.add_argument(
-        "--indices", type=Path, metavar="DIR", help="the folder eval_indices that `download` made (official protocol)"
-    )
+    add_path(train, "--indices", "DIR", "the folder eval_indices that `download` made (official protocol)")
     train.add_argument("--strategy", default="auto", choices=_STRATEGIES, help="what computes; auto: GPUs, else CPU")
-    train.add_argument(
-        "--devices",
-        type=whole_number(1, 1024),
-        metavar="N",
-        help="GPUs to use, or virtual CPU devices (default: all GPUs, one CPU)",
-    )
+    devices = "GPUs to use, or virtual CPU devices (default: all GPUs, one CPU)"
+    add_number(train, "--devices", 1, devices, high=1024)
     train.add_argument(
         "--tpu", default="local", metavar="NAME", help="with --strategy tpu: its name; local on a TPU VM"
     )
@@ -104,11 +85,8 @@ def _add_train(stages: argparse._SubParsersAction) -> None:
 
 
 def _run_train(args: argparse.Namespace) -> None:
-    from tpugraphs_polynormer.config.loader import find_config
-    from tpugraphs_polynormer.config.schema import load_config
-
-    config = load_config(args.config and find_config(args.config), args.overrides)
-    check_output_folder("--run-dir", args.run_dir, args.datasets)
+    config = read_config_option(args.config, args.overrides)
+    check_output("--run-dir", args.run_dir, args.datasets)
     keep_freed_memory()
     import_tensorflow()
     from tpugraphs_polynormer.ranking.task import train_ranking
@@ -140,3 +118,6 @@ def _format_result(result: Mapping[str, Any], run_dir: Path) -> str:
     written = "summary.json, seed-*/" if "runs" in result else "result.json, metrics.jsonl, checkpoints/, tensorboard/"
     table = format_table(["run (valid)", "best epoch", *names], rows)
     return f"{table}\n{run_dir}: {written}"
+
+
+STAGES = (_add_config, add_compile, _add_train)

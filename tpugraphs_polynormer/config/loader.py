@@ -133,7 +133,7 @@ def list_settings(cls: type, prefix: str = "") -> list[tuple[str, str, Any]]:
     rows = []
     for field in dataclasses.fields(cls):
         if field.default is dataclasses.MISSING:
-            rows += list_settings(_section_class(cls, field), f"{prefix}{field.name}.")
+            rows += list_settings(typing.get_type_hints(cls)[field.name], f"{prefix}{field.name}.")
         else:
             rows.append((prefix + field.name, _describe(field), field.default))
     return rows
@@ -150,10 +150,6 @@ def document_settings(cls: type) -> str:
 def _describe(field: dataclasses.Field) -> str:
     choices = field.metadata.get("choices", ())
     return field.metadata["help"] + (f" ({' | '.join(map(str, choices))})" if choices else "")
-
-
-def _section_class(cls: type, field: dataclasses.Field) -> type:
-    return typing.get_type_hints(cls)[field.name]
 
 
 def _plain(value: Any) -> Any:

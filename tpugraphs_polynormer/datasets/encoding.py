@@ -53,12 +53,9 @@ def encode_layouts(blocks: Iterable[np.ndarray], num_config_nodes: int) -> tuple
 def encode_tiles(config_feat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(config values [v, 8], codes [c, 3]) of float32 [c, 24]: a code each for kernel, output and input bounds."""
     bounds = config_feat.reshape(-1, CONFIG_VALUE_DIMS["tile"])
-    config_values, first, inverse = np.unique(bounds, axis=0, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    ranks = np.empty_like(order)
-    ranks[order] = np.arange(len(order))
-    codes = ranks[inverse].reshape(-1, NUM_TILE_BOUNDS)
-    return config_values[order], codes.astype(_code_type(len(config_values)))
+    codes = group_equal(bounds)
+    config_values = bounds[np.unique(codes, return_index=True)[1]]
+    return config_values, codes.reshape(-1, NUM_TILE_BOUNDS).astype(_code_type(len(config_values)))
 
 
 def collapse_duplicates(candidates: Candidates, groups: np.ndarray) -> Candidates:
@@ -69,8 +66,7 @@ def collapse_duplicates(candidates: Candidates, groups: np.ndarray) -> Candidate
     """
     groups = group_equal(groups, candidates.normalizers)
     counts = np.bincount(groups)
-    first = np.zeros(len(counts), np.int64)
-    first[groups[::-1]] = np.arange(len(groups))[::-1]
+    first = np.unique(groups, return_index=True)[1]
     runtimes = _rounded_means(candidates.runtimes, groups, counts)
     normalizers = candidates.normalizers[first]
     order = np.lexsort((first, relative_costs(runtimes, normalizers)))

@@ -28,7 +28,12 @@ def find_excluded(
     matches nothing, for one that matches a test graph, because a submission needs every test graph, and for patterns
     that leave no graph in a split.
     """
-    _check_patterns(sorted({name for names in graphs.values() for name in names}), patterns)
+    known = sorted({name for names in graphs.values() for name in names})
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in known):
+            close = get_close_matches(pattern, known, n=3, cutoff=0.5)
+            advice = f"did you mean {' or '.join(close)}?" if close else "check the name and --collections"
+            raise UserError(f"--exclude: no graph is named {pattern!r}; {advice}")
     excluded: dict[str, dict[str, tuple[str, ...]]] = {}
     for (collection, split), names in graphs.items():
         matched = tuple(sorted(name for name in names if any(fnmatchcase(name, each) for each in patterns)))
@@ -41,11 +46,3 @@ def find_excluded(
             raise UserError(f"--exclude: no graph is left in the {split} split of {collection}; exclude fewer")
         excluded.setdefault(collection, {})[split] = matched
     return excluded
-
-
-def _check_patterns(names: Sequence[str], patterns: Sequence[str]) -> None:
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            close = get_close_matches(pattern, names, n=3, cutoff=0.5)
-            advice = f"did you mean {' or '.join(close)}?" if close else "check the name and --collections"
-            raise UserError(f"--exclude: no graph is named {pattern!r}; {advice}")

@@ -15,7 +15,7 @@ from tpugraphs_polynormer.catalog import COLLECTIONS, NUM_NODE_FEATURES, NUM_OPC
 from tpugraphs_polynormer.config.parser import ParseError, parse_dataclass
 from tpugraphs_polynormer.datasets.statistics import SIZE_NAMES, FeatureStatistics, summarize_sizes
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.files import check_name, write_text
+from tpugraphs_polynormer.files import check_name
 
 # 2: `noise` of each graph and `excluded`; 3: checksums of blocks of candidates and of the manifest; 4: edges between
 # config nodes, and the dimensions of their operands
@@ -98,15 +98,20 @@ class Manifest:
     excluded: dict[str, tuple[str, ...]]  # split -> names of the graphs that the user left out, sorted
 
 
-def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Writes a manifest and its own checksum; a killed writer leaves no partial file."""
-    write_text(path, json.dumps(seal_json(dataclasses.asdict(manifest)), indent=1) + "\n", durable=True)
+def serialize_manifest(manifest: Manifest) -> str:
+    """The text of manifest.json: the manifest and its own checksum."""
+    return json.dumps(seal_json(dataclasses.asdict(manifest)), indent=1) + "\n"
 
 
 def seal_json(content: dict[str, Any]) -> dict[str, Any]:
     """The content with the field `sha256`, of the JSON text of all others."""
     others = {key: value for key, value in content.items() if key != "sha256"}
-    return others | {"sha256": hashlib.sha256(json.dumps(others).encode()).hexdigest()}
+    return others | {"sha256": hash_json(others)}
+
+
+def hash_json(content: Any) -> str:
+    """The sha256 of a value's JSON text."""
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -124,7 +129,7 @@ def read_manifest(folder: Path) -> Manifest:
     found = content.pop("sha256", None)
     manifest = parse_record(Manifest, content, str(path))
     _check_values(manifest, path)
-    expected = seal_json(content)["sha256"]
+    expected = hash_json(content)
     if found != expected:  # last, because a wrong value that is named says more
         raise DatasetError(f"{path}: sha256 {found!r:.80}, its content has {expected}: damaged; preprocess again")
     return manifest

@@ -11,13 +11,7 @@ from tpugraphs_polynormer.archives.noise import typical_noise
 from tpugraphs_polynormer.catalog import NUM_NODE_FEATURES
 from tpugraphs_polynormer.checksums import compare_file
 from tpugraphs_polynormer.datasets.encoding import CONFIG_VALUE_DIMS
-from tpugraphs_polynormer.datasets.manifest import (
-    MANIFEST_NAME,
-    DatasetError,
-    Manifest,
-    ShardEntry,
-    read_manifest,
-)
+from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME, DatasetError, Manifest, ShardEntry, read_manifest
 from tpugraphs_polynormer.datasets.records import RECORD_FRAMING, parse_example
 from tpugraphs_polynormer.datasets.split_files import (
     CODE_TYPES,

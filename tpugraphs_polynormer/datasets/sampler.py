@@ -22,11 +22,6 @@ class CandidateSampler:
         if not len(self._graphs):
             raise DatasetError("the train split has no graph with two different candidates: nothing can be learned")
 
-    @property
-    def num_graphs(self) -> int:
-        """The number of graphs that take part, which is the length of an epoch."""
-        return len(self._graphs)
-
     def epoch_order(self, epoch: int) -> np.ndarray:
         """[num_graphs]: the numbers of the graphs of an epoch, shuffled."""
         order = np.random.default_rng((self._seed, 0, epoch)).permutation(len(self._graphs))

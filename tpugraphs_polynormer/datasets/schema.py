@@ -9,11 +9,8 @@ loader runs the other way.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tpugraphs_polynormer.catalog import NUM_NODE_FEATURES
 from tpugraphs_polynormer.datasets.encoding import CONFIG_VALUE_DIMS
-from tpugraphs_polynormer.files import write_text
 
 SCHEMA_NAME = "schema.pbtxt"
 _SCHEMA = """\
@@ -68,8 +65,3 @@ def schema_text(kind: str) -> str:
     sizes = {"num_features": NUM_NODE_FEATURES, "config_value_dim": CONFIG_VALUE_DIMS[kind]}
     text = _SCHEMA.format(**sizes, nconfig_features=_DIMS if is_layout else "")
     return text + _LAYOUT_EDGES if is_layout else text
-
-
-def write_schema(folder: Path, kind: str) -> None:
-    """Writes schema.pbtxt beside the shards."""
-    write_text(folder / SCHEMA_NAME, schema_text(kind))

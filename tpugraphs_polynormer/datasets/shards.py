@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import logging
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from tpugraphs_polynormer.datasets.manifest import (
     Rejected,
     ShardEntry,
     SplitEntry,
+    hash_json,
     parse_record,
 )
 from tpugraphs_polynormer.datasets.pruning import keep_neighbourhood
@@ -47,7 +47,14 @@ from tpugraphs_polynormer.datasets.split_files import (
     shard_files,
     write_candidates,
 )
-from tpugraphs_polynormer.datasets.statistics import Moments, measure_moments, merge, summarize_sizes
+from tpugraphs_polynormer.datasets.statistics import (
+    FeatureStatistics,
+    Moments,
+    measure_moments,
+    merge,
+    summarize_moments,
+    summarize_sizes,
+)
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import check_name, hash_file, sync, write_text
 
@@ -110,7 +117,7 @@ def write_shard(
             path.unlink(missing_ok=True)
     # The description is written last: its presence means that the two files are complete.
     content = dataclasses.asdict(description)
-    text = json.dumps({"sha256": _hash_json(content), "description": content})
+    text = json.dumps({"sha256": hash_json(content), "description": content})
     write_text(folder / (name + DESCRIPTION_SUFFIX), text, durable=True)
     return description
 
@@ -120,26 +127,23 @@ def read_description(folder: Path, name: str) -> ShardDescription:
     path = folder / (name + DESCRIPTION_SUFFIX)
     try:
         content = json.loads(path.read_text())
-        if content["sha256"] != _hash_json(content["description"]):
+        if content["sha256"] != hash_json(content["description"]):
             raise ValueError("its checksum is another")
         return parse_record(ShardDescription, content["description"], str(path))
     except (OSError, ValueError, LookupError, TypeError) as fault:
         raise DatasetError(f"{path}: not readable ({fault}); preprocess again") from None
 
 
-def _hash_json(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+def train_statistics(descriptions: Iterable[ShardDescription]) -> FeatureStatistics | None:
+    """The statistics of the train shards among these, None without any.
 
-
-def moments_of(description: ShardDescription) -> Moments | None:
-    """The moments of a description as arrays, or None."""
-    if description.moments is None:
+    Sums of floats depend on their order, so the names of the shards decide it.
+    """
+    trained = sorted((each for each in descriptions if each.moments), key=lambda each: each.shard.name)
+    if not trained:
         return None
-    content = dict(description.moments)
-    opcodes = np.array(content.pop("opcodes"), np.int64)
-    return Moments(
-        count=content.pop("count"), opcodes=opcodes, **{key: np.array(value) for key, value in content.items()}
-    )
+    parts = ({key: np.array(value) for key, value in each.moments.items()} for each in trained)
+    return summarize_moments(merge(Moments(**part | {"count": int(part["count"])}) for part in parts))
 
 
 def describe_split(descriptions: Sequence[ShardDescription]) -> SplitEntry:
@@ -241,7 +245,7 @@ def _write_staged(
             checksums_crc32c=checksums_crc32c,
             graphs=tuple(entries),
         ),
-        moments=_plain(merge(moments)) if moments else None,
+        moments={key: np.asarray(value).tolist() for key, value in vars(merge(moments)).items()} if moments else None,
         rejected=tuple(rejected),
     )
 
@@ -267,11 +271,3 @@ def read_candidates(path: Path, kind: str) -> tuple[TileArchive | LayoutArchive,
         normalizers = archive.config_runtime_normalizers
     rows = np.arange(archive.num_candidates, dtype=np.int32)
     return archive, Candidates(config_values, codes, archive.config_runtime, normalizers, rows, np.ones_like(rows))
-
-
-def _plain(moments: Moments) -> dict[str, Any]:
-    return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in _items(moments)}
-
-
-def _items(record: Any) -> Iterator[tuple[str, Any]]:
-    return ((field.name, getattr(record, field.name)) for field in dataclasses.fields(record))

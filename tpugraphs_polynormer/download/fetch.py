@@ -10,14 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tpugraphs_polynormer.archives.indices import read_index_file
-from tpugraphs_polynormer.download.http import (
-    DownloadError,
-    DownloadOptions,
-    ask_size,
-    fetch_file,
-    part_path,
-    size_of,
-)
+from tpugraphs_polynormer.download.http import DownloadError, DownloadOptions, ask_size, fetch_file, part_path, size_of
 from tpugraphs_polynormer.download.sources import (
     INDEX_FOLDER,
     RemoteFile,

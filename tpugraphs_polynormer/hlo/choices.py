@@ -223,18 +223,10 @@ def _put_defaults_first(tables: list[np.ndarray], default: np.ndarray) -> list[n
 
 def _number_tables(tables: list[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
     """The distinct tables, and for each node the number of its table; thousands of nodes have few distinct ones."""
-    distinct: dict[bytes, int] = {}
-    kept: list[np.ndarray] = []
-    number_of: dict[int, int] = {}
-    for table in tables:
-        if id(table) in number_of:
-            continue
-        content = table.tobytes()
-        if content not in distinct:
-            distinct[content] = len(kept)
-            kept.append(table)
-        number_of[id(table)] = distinct[content]
-    return kept, np.array([number_of[id(table)] for table in tables], dtype=np.int64)
+    contents = [table.tobytes() for table in tables]
+    distinct = dict(zip(contents, tables, strict=True))
+    number_of = {content: number for number, content in enumerate(distinct)}
+    return list(distinct.values()), np.array([number_of[content] for content in contents], dtype=np.int64)
 
 
 def _links(instructions: Sequence[Instruction], rows: Sequence[int]) -> np.ndarray:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from tpugraphs_polynormer.catalog import NUM_NODE_FEATURES
 from tpugraphs_polynormer.errors import HloError
-from tpugraphs_polynormer.hlo.module import Instruction, Module
+from tpugraphs_polynormer.hlo.module import ConvolutionDimensions, Instruction, Module, WindowDimension
 from tpugraphs_polynormer.hlo.opcodes import opcode_id
 
 # Columns 2..20: the XLA PrimitiveType numbers in one-hot order. Types newer than the dataset have no column.
@@ -22,52 +24,6 @@ _SPLITTING_NAMES = ("cluster", "while", "cond")
 _ROWS_PER_BLOCK = 4096
 
 
-def _lead_names(name: str, count: int) -> list[str]:
-    return [f"{name}_{index}" for index in range(count)]
-
-
-def _seq_names(name: str, count: int) -> list[str]:
-    return [*_lead_names(name, count), f"{name}_sum", f"{name}_product"]
-
-
-COLUMNS: tuple[str, ...] = (
-    "is_root",
-    "element_size_in_bits",
-    *(f"element_type_is_{ELEMENT_TYPE_NAMES[number]}" for number in ELEMENT_TYPE_ORDER),
-    *_seq_names("shape_dimensions", 6),
-    "shape_tuple_shapes_count",
-    "parameter_number",
-    *_lead_names("dimensions", 6),
-    *_seq_names("window_size", 6),
-    *_seq_names("window_stride", 6),
-    *_seq_names("window_padding_low", 6),
-    *_seq_names("window_padding_high", 6),
-    *_seq_names("window_window_dilation", 6),
-    *_seq_names("window_base_dilation", 6),
-    *_lead_names("window_reversal", 6),
-    "window_reversal_true_count",
-    "window_reversal_false_count",
-    "convolution_input_batch",
-    "convolution_input_feature",
-    *_lead_names("convolution_input_spatial", 4),
-    "convolution_kernel_input_feature",
-    "convolution_kernel_output_feature",
-    *_lead_names("convolution_kernel_spatial", 4),
-    "convolution_output_batch",
-    "convolution_output_feature",
-    "feature_group_count",
-    "batch_group_count",
-    *_seq_names("slice_start", 2),
-    *_seq_names("slice_stride", 2),
-    *_seq_names("slice_limit", 2),
-    *_seq_names("dynamic_slice_size", 2),
-    *_seq_names("padding_low", 2),
-    *_seq_names("padding_high", 2),
-    "is_stable",
-    *_lead_names("minor_to_major", 6),
-)
-NUM_COLUMNS = len(COLUMNS)
-
 ELEMENT_TYPE = slice(2, 21)
 SHAPE_DIMENSIONS = slice(21, 27)
 DIMENSIONS = slice(31, 37)
@@ -76,7 +32,8 @@ CONVOLUTION_DIMENSIONS = slice(93, 107)
 MINOR_TO_MAJOR = slice(134, 140)
 
 _EMPTY_PRODUCTS = (28, 44, 52, 60, 68, 76, 84, 112, 116, 120, 124, 128, 132)
-_TEMPLATE = [1 if column in _EMPTY_PRODUCTS else 0 for column in range(NUM_COLUMNS)]
+_TEMPLATE = [1 if column in _EMPTY_PRODUCTS else 0 for column in range(NUM_NODE_FEATURES)]
+_WINDOW_FIELDS = ("size", "stride", "padding_low", "padding_high", "window_dilation", "base_dilation")
 
 
 @dataclass(frozen=True)
@@ -145,24 +102,18 @@ def _position_of_each_id(module: Module) -> dict[int, int]:
 
 def _node_features(module: Module) -> np.ndarray:
     """float32 [n, 140], cast once from int64, in blocks: a cast through float64 would round twice."""
-    blocks = [np.zeros((0, NUM_COLUMNS), dtype=np.float32)]
-    rows: list[list[int]] = []
-    for computation in module.computations:
-        for instruction in computation.instructions:
-            rows.append(_feature_row(instruction, is_root=instruction.id == computation.root_id))
-            if len(rows) == _ROWS_PER_BLOCK:
-                blocks.append(_rows_to_float32(rows, module))
-                rows = []
-    if rows:
-        blocks.append(_rows_to_float32(rows, module))
-    return np.concatenate(blocks)
-
-
-def _rows_to_float32(rows: list[list[int]], module: Module) -> np.ndarray:
+    rows = (
+        _feature_row(instruction, is_root=instruction.id == computation.root_id)
+        for computation in module.computations
+        for instruction in computation.instructions
+    )
+    blocks = [np.zeros((0, NUM_NODE_FEATURES), dtype=np.float32)]
     try:
-        return np.array(rows, dtype=np.int64).astype(np.float32)
+        while block := list(itertools.islice(rows, _ROWS_PER_BLOCK)):
+            blocks.append(np.array(block, dtype=np.int64).astype(np.float32))
     except OverflowError as error:
         raise HloError(f"module {module.name!r}: a field does not fit into 64 bits; expected int64 values") from error
+    return np.concatenate(blocks)
 
 
 def _feature_row(instruction: Instruction, *, is_root: bool) -> list[int]:
@@ -181,9 +132,9 @@ def _feature_row(instruction: Instruction, *, is_root: bool) -> list[int]:
     if instruction.dimensions:
         row[31:37] = pad_lead(instruction.dimensions, 6)
     if instruction.window:
-        row[37:93] = _window_columns(instruction)
+        row[37:93] = _window_columns(instruction.window)
     if instruction.convolution is not None:
-        row[93:107] = _convolution_columns(instruction)
+        row[93:107] = _convolution_columns(instruction.convolution)
     row[107] = instruction.feature_group_count
     row[108] = instruction.batch_group_count
     if instruction.slice_dimensions or instruction.dynamic_slice_sizes or instruction.padding:
@@ -192,25 +143,18 @@ def _feature_row(instruction: Instruction, *, is_root: bool) -> list[int]:
     return row
 
 
-def _window_columns(instruction: Instruction) -> list[int]:
-    window = instruction.window
+def _field_columns(records: Sequence[object], names: Sequence[str], count: int) -> list[int]:
+    """`pad_sum_product` of each named field of the records, one after the other."""
+    return [value for name in names for value in pad_sum_product([getattr(each, name) for each in records], count)]
+
+
+def _window_columns(window: Sequence[WindowDimension]) -> list[int]:
     reversals = [int(each.reversal) for each in window]
-    return [
-        *pad_sum_product([each.size for each in window], 6),
-        *pad_sum_product([each.stride for each in window], 6),
-        *pad_sum_product([each.padding_low for each in window], 6),
-        *pad_sum_product([each.padding_high for each in window], 6),
-        *pad_sum_product([each.window_dilation for each in window], 6),
-        *pad_sum_product([each.base_dilation for each in window], 6),
-        *pad_lead(reversals, 6),
-        sum(reversals),
-        len(reversals) - sum(reversals),
-    ]
+    counts = [sum(reversals), len(reversals) - sum(reversals)]
+    return [*_field_columns(window, _WINDOW_FIELDS, 6), *pad_lead(reversals, 6), *counts]
 
 
-def _convolution_columns(instruction: Instruction) -> list[int]:
-    numbers = instruction.convolution
-    assert numbers is not None
+def _convolution_columns(numbers: ConvolutionDimensions) -> list[int]:
     return [
         numbers.input_batch,
         numbers.input_feature,
@@ -225,12 +169,9 @@ def _convolution_columns(instruction: Instruction) -> list[int]:
 
 def _slice_and_padding_columns(instruction: Instruction) -> list[int]:
     return [
-        *pad_sum_product([each.start for each in instruction.slice_dimensions], 2),
-        *pad_sum_product([each.stride for each in instruction.slice_dimensions], 2),
-        *pad_sum_product([each.limit for each in instruction.slice_dimensions], 2),
+        *_field_columns(instruction.slice_dimensions, ("start", "stride", "limit"), 2),
         *pad_sum_product(instruction.dynamic_slice_sizes, 2),
-        *pad_sum_product([each.low for each in instruction.padding], 2),
-        *pad_sum_product([each.high for each in instruction.padding], 2),
+        *_field_columns(instruction.padding, ("low", "high"), 2),
     ]
 
 

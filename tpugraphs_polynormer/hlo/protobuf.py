@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
@@ -19,6 +21,7 @@ from tpugraphs_polynormer.hlo.module import (
     WindowDimension,
 )
 
+T = TypeVar("T")
 _OPCODE_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_")
 _NO_SHAPE = Shape()
 _TEXT_BYTES = frozenset(b"\t\n\r" + bytes(range(0x20, 0x7F)))
@@ -126,41 +129,14 @@ def _shape(message: Any) -> Shape:
     )
 
 
-def _window(message: Any) -> tuple[WindowDimension, ...]:
-    return tuple(
-        WindowDimension(
-            size=each.size,
-            stride=each.stride,
-            padding_low=each.padding_low,
-            padding_high=each.padding_high,
-            window_dilation=each.window_dilation,
-            base_dilation=each.base_dilation,
-            reversal=each.reversal,
-        )
-        for each in message.dimensions
-    )
+def _record(cls: type[T], message: Any) -> T:
+    """The record of a message whose fields have the names of the record's; repeated numbers become tuples."""
+    values = (getattr(message, name) for name in cls.__slots__)
+    return cls(*(value if isinstance(value, int) else tuple(value) for value in values))
 
 
-def _convolution(message: Any) -> ConvolutionDimensions:
-    return ConvolutionDimensions(
-        input_batch=message.input_batch,
-        input_feature=message.input_feature,
-        input_spatial=tuple(message.input_spatial),
-        kernel_input_feature=message.kernel_input_feature,
-        kernel_output_feature=message.kernel_output_feature,
-        kernel_spatial=tuple(message.kernel_spatial),
-        output_batch=message.output_batch,
-        output_feature=message.output_feature,
-        output_spatial=tuple(message.output_spatial),
-    )
-
-
-def _slices(messages: Any) -> tuple[SliceDimension, ...]:
-    return tuple(SliceDimension(start=each.start, limit=each.limit, stride=each.stride) for each in messages)
-
-
-def _padding(message: Any) -> tuple[PaddingDimension, ...]:
-    return tuple(PaddingDimension(low=each.low, high=each.high, interior=each.interior) for each in message.dimensions)
+def _records(cls: type[T], messages: Iterable[Any]) -> tuple[T, ...]:
+    return tuple(_record(cls, each) for each in messages)
 
 
 _CONVERTERS = {
@@ -168,11 +144,11 @@ _CONVERTERS = {
     "opcode": _text,
     "parameter_number": int,
     "dimensions": tuple,
-    "window": _window,
-    "convolution": _convolution,
-    "slice_dimensions": _slices,
+    "window": lambda message: _records(WindowDimension, message.dimensions),
+    "convolution": partial(_record, ConvolutionDimensions),
+    "slice_dimensions": partial(_records, SliceDimension),
     "dynamic_slice_sizes": tuple,
-    "padding": _padding,
+    "padding": lambda message: _records(PaddingDimension, message.dimensions),
     "id": int,
     "operand_ids": tuple,
     "called_computation_ids": tuple,

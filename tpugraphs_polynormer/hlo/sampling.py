@@ -9,17 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from tpugraphs_polynormer.errors import HloError
-from tpugraphs_polynormer.hlo.choices import NUM_LAYOUT_COLUMNS, Choices, enumerate_choices
-
-__all__ = [
-    "MODES",
-    "check_candidates",
-    "draw_candidates",
-    "draw_index_blocks",
-    "draw_indices",
-    "enumerate_choices",
-    "gather_layouts",
-]
+from tpugraphs_polynormer.hlo.choices import Choices
 
 MODES = ("random", "default", "consistent")
 MAX_CANDIDATES = 100_040  # the largest archive of the dataset
@@ -65,24 +55,6 @@ def draw_index_blocks(
 def gather_layouts(choices: Choices, indices: np.ndarray) -> np.ndarray:
     """int8 [c, nc, 18]: the layouts of choice numbers [c, nc]."""
     return choices.table[choices.starts + indices]
-
-
-def check_candidates(choices: Choices, layouts: np.ndarray) -> None:
-    """Raises HloError unless every node's row in [c, nc, 18] is one of its choices, or all -1."""
-    expected = (len(choices.node_ids), NUM_LAYOUT_COLUMNS)
-    if layouts.ndim != 3 or layouts.shape[1:] != expected:
-        raise HloError(f"candidates have shape {layouts.shape}, expected (count, {expected[0]}, {expected[1]})")
-    for node, (start, count) in enumerate(zip(choices.starts, choices.counts, strict=True)):
-        legal = np.zeros(len(layouts), dtype=bool)
-        for choice in choices.table[start : start + count]:
-            legal |= (layouts[:, node] == choice).all(axis=1)
-        legal |= (layouts[:, node] == -1).all(axis=1)
-        if not legal.all():
-            row = int(np.argmin(legal))
-            raise HloError(
-                f"candidate {row} gives node {choices.node_ids[node]} the layouts {layouts[row, node].tolist()}, which "
-                f"are none of its {count} choices; expected minor-to-major dims that the compiler accepts"
-            )
 
 
 def _draw_units(choices: Choices, rng: np.random.Generator, mode: str, tied: bool) -> np.ndarray:

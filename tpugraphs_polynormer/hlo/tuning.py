@@ -23,10 +23,19 @@ _NUM_LAYOUT_DIMS = 6
 
 
 @dataclass(frozen=True)
-class LayoutRun:
-    """One measured layout candidate: `layouts` int32 [nc, 18], or None if the run has no module candidate."""
+class TileSizes:
+    """The tile bounds of one candidate."""
 
-    layouts: np.ndarray | None
+    kernel: tuple[int, ...] = ()
+    output: tuple[int, ...] = ()
+    input: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class TuningRun:
+    """One measured candidate: layouts int32 [nc, 18] or tile sizes; None if the run has no candidate of its kind."""
+
+    candidate: np.ndarray | TileSizes | None
     runtime_ns: int | None
     has_error: bool
     is_default: bool
@@ -38,26 +47,7 @@ class LayoutTuning:
 
     module: Module
     node_ids: tuple[int, ...]
-    runs: tuple[LayoutRun, ...]
-
-
-@dataclass(frozen=True)
-class TileSizes:
-    """The tile bounds of one candidate."""
-
-    kernel: tuple[int, ...] = ()
-    output: tuple[int, ...] = ()
-    input: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class TileRun:
-    """One measured tile candidate; `tiles` is None if the run has no tile candidate."""
-
-    tiles: TileSizes | None
-    runtime_ns: int | None
-    has_error: bool
-    is_default: bool
+    runs: tuple[TuningRun, ...]
 
 
 @dataclass(frozen=True)
@@ -65,7 +55,7 @@ class TileTuning:
     """One kernel of a TuningData message: its module and the measured runs in file order."""
 
     module: Module
-    runs: tuple[TileRun, ...]
+    runs: tuple[TuningRun, ...]
 
 
 def detect_kind(data: bytes) -> str:
@@ -121,15 +111,16 @@ def _find_tile_tuning(data: bytes) -> Any | None:
     return message if all(is_program(each.module) for each in message.modules) else None
 
 
-def _runtime(run: Any) -> int | None:
-    return run.profile.compute_time_ns if run.HasField("profile") else None
+def _measured(run: Any, candidate: np.ndarray | TileSizes | None) -> TuningRun:
+    runtime = run.profile.compute_time_ns if run.HasField("profile") else None
+    return TuningRun(candidate, runtime, run.error, run.is_default)
 
 
-def _layout_run(run: Any, num_nodes: int, index: int) -> LayoutRun:
+def _layout_run(run: Any, num_nodes: int, index: int) -> TuningRun:
     layouts = None
     if run.HasField("module_candidate"):
         layouts = _layout_rows(run.module_candidate.layout.nodes, num_nodes, index)
-    return LayoutRun(layouts, _runtime(run), run.error, run.is_default)
+    return _measured(run, layouts)
 
 
 def _layout_rows(nodes: Any, num_nodes: int, index: int) -> np.ndarray:
@@ -147,9 +138,9 @@ def _layout_rows(nodes: Any, num_nodes: int, index: int) -> np.ndarray:
     return rows.reshape(num_nodes, _NUM_TENSORS * _NUM_LAYOUT_DIMS)
 
 
-def _tile_run(run: Any) -> TileRun:
+def _tile_run(run: Any) -> TuningRun:
     tiles = None
     if run.HasField("op_candidate") and run.op_candidate.HasField("tile_sizes"):
         sizes = run.op_candidate.tile_sizes
         tiles = TileSizes(tuple(sizes.kernel_bounds), tuple(sizes.output_bounds), tuple(sizes.input_bounds))
-    return TileRun(tiles, _runtime(run), run.error, run.is_default)
+    return _measured(run, tiles)

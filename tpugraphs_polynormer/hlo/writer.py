@@ -7,10 +7,10 @@ from typing import Any
 
 from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.messages import MESSAGES
-from tpugraphs_polynormer.hlo.module import ConvolutionDimensions, Instruction, Module, Shape, WindowDimension
+from tpugraphs_polynormer.hlo.module import Instruction, Module, Shape
 
-_PLAIN_FIELDS = ("id", "parameter_number", "feature_group_count", "batch_group_count", "is_stable")
-_REPEATED_FIELDS = ("operand_ids", "called_computation_ids", "dimensions", "dynamic_slice_sizes")
+_NUMBERS = ("id", "parameter_number", "feature_group_count", "batch_group_count", "is_stable")
+_LISTS = ("operand_ids", "called_computation_ids", "dimensions", "dynamic_slice_sizes")
 
 
 def serialize_module(module: Module) -> bytes:
@@ -42,20 +42,16 @@ def fill_module(message: Any, module: Module) -> None:
 def _fill_instruction(message: Any, instruction: Instruction) -> None:
     message.name, message.opcode = instruction.name.encode(), instruction.opcode.encode()
     _fill_shape(message.shape, instruction.shape)
-    for name in _PLAIN_FIELDS:
-        value = getattr(instruction, name)
-        if value:  # XLA leaves absent fields out
-            setattr(message, name, value)
-    for name in _REPEATED_FIELDS:
-        getattr(message, name).extend(getattr(instruction, name))
+    _copy_fields(message, instruction, (*_NUMBERS, *_LISTS))
     for dimension in instruction.window:
-        _copy_fields(message.window.dimensions.add(), dimension, WindowDimension.__slots__)
+        _copy_fields(message.window.dimensions.add(), dimension)
     if instruction.convolution is not None:
-        _fill_convolution(message.convolution, instruction.convolution)
+        message.convolution.SetInParent()  # the message is present even if every number is 0
+        _copy_fields(message.convolution, instruction.convolution)
     for dimension in instruction.slice_dimensions:
-        _copy_fields(message.slice_dimensions.add(), dimension, ("start", "limit", "stride"))
+        _copy_fields(message.slice_dimensions.add(), dimension)
     for dimension in instruction.padding:
-        _copy_fields(message.padding.dimensions.add(), dimension, ("low", "high", "interior"))
+        _copy_fields(message.padding.dimensions.add(), dimension)
 
 
 def _fill_shape(message: Any, shape: Shape) -> None:
@@ -67,15 +63,11 @@ def _fill_shape(message: Any, shape: Shape) -> None:
         message.layout.minor_to_major.extend(shape.minor_to_major)
 
 
-def _fill_convolution(message: Any, convolution: ConvolutionDimensions) -> None:
-    message.SetInParent()  # the message is present even if every number is 0
-    _copy_fields(message, convolution, ConvolutionDimensions.__slots__)
-
-
-def _copy_fields(message: Any, record: Any, names: Sequence[str]) -> None:
-    for name in names:
+def _copy_fields(message: Any, record: Any, names: Sequence[str] = ()) -> None:
+    """Sets the named fields, or all fields of the record, in a message of the same names."""
+    for name in names or record.__slots__:
         value = getattr(record, name)
         if isinstance(value, tuple):
             getattr(message, name).extend(value)
-        elif value:
+        elif value:  # XLA leaves absent fields out
             setattr(message, name, value)

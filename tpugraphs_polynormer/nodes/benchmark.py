@@ -48,7 +48,10 @@ def run_dataset(
     """The results of a data set that is already in memory; see `run_benchmark`."""
     _check(config)
     numbers = list(range(len(dataset.splits))) if splits is None else list(dict.fromkeys(splits))
-    _check_splits(dataset, numbers)
+    wrong = [number for number in numbers if not 0 <= number < len(dataset.splits)]
+    if wrong or not numbers:
+        found = ", ".join(map(str, wrong)) or "none"
+        raise UserError(f"{dataset.name}: splits: found {found}, expected some of 0..{len(dataset.splits) - 1}")
     path = RunDirectory.start(run_dir, config).path
     inputs = NodeInputs.make(dataset, config)
     jobs = []
@@ -137,10 +140,3 @@ def _check(config: Config) -> None:
     if not isinstance(config, NodeConfig):
         raise ConfigError(f"task: found {config.task}, expected node_classification; or use `tpugraphs train`")
     check_encoder(config.model)
-
-
-def _check_splits(dataset: NodeDataset, splits: Sequence[int]) -> None:
-    wrong = [split for split in splits if not 0 <= split < len(dataset.splits)]
-    if wrong or not splits:
-        found = ", ".join(map(str, wrong)) or "none"
-        raise UserError(f"{dataset.name}: splits: found {found}, expected some of 0..{len(dataset.splits) - 1}")

@@ -52,15 +52,17 @@ class ChunkedForward:
 
     def _run_polynormer(self, encoder: Polynormer, states: np.ndarray, phase: str) -> np.ndarray:
         total = np.zeros([len(states), encoder.output_dim], np.float32)
-        joint = encoder.attention == "local_and_global"
         for layer in encoder.local_layers:
-            states = self._run_joint(layer, states) if joint else self._run_local(layer, states)
+            if encoder.attention == "local_and_global":
+                states = self._run_global(layer, states, self._convolve(layer.convolve, states))
+            else:
+                states = self._run_local(layer, states)
             total += states
         if phase == "local":
             return total
         states = self._map(encoder.norm, total)
         for layer in encoder.global_layers:
-            states = self._run_global(layer, states, encoder.close_global)
+            states = self._run_global(layer, states, close=encoder.close_global)
         return states
 
     def _run_local(self, layer: LocalAttention, states: np.ndarray) -> np.ndarray:
@@ -74,22 +76,16 @@ class ChunkedForward:
         return self._map(combine, states, aggregated, with_fiedler=True)
 
     def _run_global(
-        self, layer: GlobalAttention, states: np.ndarray, close: Callable[[tf.Tensor], tf.Tensor]
+        self, layer: GlobalAttention, states: np.ndarray, *received: np.ndarray, close: Callable = tf.identity
     ) -> np.ndarray:
+        """A layer of global attention; what a joint layer receives from neighbours is added to it."""
         sums = self._sum_keys(layer, states)
 
-        def attend(rows: tf.Tensor, fiedler: tf.Tensor | None) -> tf.Tensor:
-            return close(layer.combine(rows, layer.attend(layer.project(rows), sums), fiedler=fiedler))
+        def attend(rows: tf.Tensor, *near: tf.Tensor, fiedler: tf.Tensor | None) -> tf.Tensor:
+            attended = sum(near, start=layer.attend(layer.project(rows), sums))
+            return close(layer.combine(rows, attended, fiedler=fiedler))
 
-        return self._map(attend, states, with_fiedler=True)
-
-    def _run_joint(self, layer: GlobalAttention, states: np.ndarray) -> np.ndarray:
-        sums, received = self._sum_keys(layer, states), self._convolve(layer.convolve, states)
-
-        def combine(rows: tf.Tensor, near: tf.Tensor, fiedler: tf.Tensor | None) -> tf.Tensor:
-            return layer.combine(rows, layer.attend(layer.project(rows), sums) + near, fiedler=fiedler)
-
-        return self._map(combine, states, received, with_fiedler=True)
+        return self._map(attend, states, *received, with_fiedler=True)
 
     def _convolve(self, layer: Convolution, states: np.ndarray) -> np.ndarray:
         combine = functools.partial(layer.combine, near=self.edges)

@@ -116,11 +116,8 @@ def read_benchmark(name: str, folder: Path) -> NodeDataset:
 
 def find_benchmarks(folder: Path) -> dict[str, Path | None]:
     """The data file of each benchmark below a folder, or None if one of its files is missing."""
-    found: dict[str, Path | None] = {}
-    for name in BENCHMARKS:
-        files = {role: _first_existing(folder, paths) for role, paths in _SOURCES[name].paths.items()}
-        found[name] = None if None in files.values() else files["data"]
-    return found
+    located = {name: _locate(name, folder) for name in BENCHMARKS}
+    return {name: None if None in files.values() else files["data"] for name, files in located.items()}
 
 
 def make_undirected(edges: np.ndarray, num_nodes: int) -> np.ndarray:
@@ -145,18 +142,19 @@ def make_undirected(edges: np.ndarray, num_nodes: int) -> np.ndarray:
     return result
 
 
-def _first_existing(folder: Path, paths: tuple[str, ...]) -> Path | None:
-    return next((folder / name for name in paths if (folder / name).is_file()), None)
+def _locate(name: str, folder: Path) -> dict[str, Path | None]:
+    """The first existing path of each of a benchmark's files, by its role."""
+    paths = {role: [folder / path for path in paths] for role, paths in _SOURCES[name].paths.items()}
+    return {role: next(filter(Path.is_file, each), None) for role, each in paths.items()}
 
 
 def _find_files(name: str, folder: Path) -> dict[str, Path]:
-    files = {}
-    for role, paths in _SOURCES[name].paths.items():
-        path = _first_existing(folder, paths)
+    files = _locate(name, folder)
+    for role, path in files.items():
         if path is None:
+            expected = f"one of {', '.join(_SOURCES[name].paths[role])}"
             advice = f"get it with: tpugraphs download --benchmarks {name} --files {folder}"
-            raise BenchmarkDataError(folder, name, f"no {role} file", f"one of {', '.join(paths)}", advice)
-        files[role] = path
+            raise BenchmarkDataError(folder, name, f"no {role} file", expected, advice)
     return files
 
 

@@ -242,15 +242,6 @@ def _read_pickled_splits(path: Path) -> tuple[NodeSplit, ...]:
         return tuple(
             NodeSplit(*(np.asarray(entry[part], np.int64) for part in ("train", "valid", "test"))) for entry in entries
         )
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        KeyError,
-        TypeError,
-        IndexError,
-        AttributeError,
-        pickle.UnpicklingError,
-    ) as error:
+    except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, pickle.UnpicklingError) as error:
         expected = "an object array of dicts train, valid, test holding numpy arrays"
         raise BenchmarkDataError(path, "splits", f"unreadable ({error})", expected) from error

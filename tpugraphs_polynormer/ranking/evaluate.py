@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from tpugraphs_polynormer.archives.indices import find_indices
-from tpugraphs_polynormer.files import write_text
+from tpugraphs_polynormer.files import write_text, writing
 from tpugraphs_polynormer.ranking.metrics import GraphMetrics, summarize
 from tpugraphs_polynormer.ranking.runs import expand_runs, label_runs, load_ranker, open_ranking_run
 from tpugraphs_polynormer.ranking.scorer import choose_candidates, evaluate_split
 from tpugraphs_polynormer.ranking.tables import format_number, format_table, guard_cell
-from tpugraphs_polynormer.training.run_directory import RunError
 
 _SHOWN = ("opa", "tau", "tau_beyond_noise", "slowdown_1", "slowdown_5", "contest_score")
 
@@ -80,12 +79,10 @@ def evaluate_runs(
 
 
 def _write(folder: Path, result: RunEvaluation) -> None:
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / f"evaluation-{result.split}.csv", format_csv(result.graphs))
         write_text(folder / f"evaluation-{result.split}.json", json.dumps(result.summarize(), indent=1) + "\n")
-    except OSError as fault:
-        raise RunError(f"{folder}: cannot be written ({fault.strerror}); choose another --output") from None
 
 
 def format_csv(graphs: Sequence[GraphMetrics]) -> str:

@@ -24,7 +24,6 @@ import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
 from tpugraphs_polynormer.datasets.input_pipeline import graph_spec
-from tpugraphs_polynormer.datasets.reader import RankingDataset
 from tpugraphs_polynormer.files import sync
 from tpugraphs_polynormer.ranking.runs import load_ranker
 from tpugraphs_polynormer.ranking.task import RankingTask
@@ -60,18 +59,6 @@ def export_ranker(run_dir: Path | str, data_dir: Path | str, output: Path | str)
         reason = fault.strerror if isinstance(fault, OSError) else fault.message.splitlines()[0]
         raise RunError(f"{output}: cannot be written ({reason}); choose another --output") from None
     return output
-
-
-def serialize_request(collection: RankingDataset, split: str, number: int, candidates: np.ndarray) -> bytes:
-    """The serialized example of a graph of a dataset with the given candidates [c], as the signature expects it."""
-    opened = collection.split(split)
-    example = tf.train.Example.FromString(opened.read_record(number))
-    codes = opened.read_codes(number, np.asarray(candidates))
-    opened.close()
-    features = example.features.feature
-    features[_SIZE].int64_list.value[:] = [len(codes)]
-    features[_CODES].int64_list.value[:] = codes.ravel().tolist()
-    return example.SerializeToString(deterministic=True)
 
 
 class _Servable(tf.Module):

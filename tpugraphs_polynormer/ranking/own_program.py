@@ -8,24 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from tpugraphs_polynormer.archives.tuning import layout_archive
+from tpugraphs_polynormer.archives.featurize import module_arrays
 from tpugraphs_polynormer.archives.writer import write_archive
-from tpugraphs_polynormer.datasets.manifest import (
-    FORMAT_VERSION,
-    MANIFEST_NAME,
-    Manifest,
-    write_manifest,
-)
+from tpugraphs_polynormer.datasets.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, serialize_manifest
 from tpugraphs_polynormer.datasets.reader import RankingDataset
 from tpugraphs_polynormer.datasets.shards import PreprocessOptions, describe_split, write_shard
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
 from tpugraphs_polynormer.errors import HloError
+from tpugraphs_polynormer.files import write_text
 from tpugraphs_polynormer.hlo.choices import enumerate_choices
 from tpugraphs_polynormer.hlo.describe import describe_candidate
-from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.module import Module
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_NAMES
-from tpugraphs_polynormer.hlo.sampling import draw_candidates
 from tpugraphs_polynormer.ranking.metrics import rank_candidates
 from tpugraphs_polynormer.ranking.runs import open_ranking_run, read_facts, restore_task
 from tpugraphs_polynormer.training.run_directory import RunError
@@ -93,21 +87,14 @@ def rank_program(
     facts = read_facts(run)
     if facts.kind != "layout":
         raise RunError(f"{run.path}: trained on {facts.collection}; ranking a program's layouts needs a layout run")
-    choices = enumerate_choices(module)
-    if not len(choices.node_ids):
+    arrays = module_arrays(module, num_candidates=num_candidates, seed=seed, mode=mode)
+    if not len(arrays["node_config_ids"]):
         raise HloError(f"module {module.name!r} has no convolution, dot or reshape: there is nothing to choose")
-    candidates = draw_candidates(choices, num_candidates, seed=seed, mode=mode)
-    graph = featurize_module(module)
-    arrays = layout_archive(
-        graph,
-        node_config_ids=choices.node_ids,
-        node_config_feat=candidates,
-        config_runtime=np.zeros(num_candidates, np.int64),
-    )
     with tempfile.TemporaryDirectory(prefix="tpugraphs-rank-") as folder:
         task = restore_task(run, facts, _make_dataset(Path(folder), facts.collection, arrays))
         scores = task.make_scorer().score_graph(task.collection.split("test"), 0)
-    novelty = measure_novelty(graph.node_feat, graph.node_opcode, facts.statistics)
+    novelty = measure_novelty(arrays["node_feat"], arrays["node_opcode"], facts.statistics)
+    candidates = arrays["node_config_feat"].astype(np.int8)
     return ProgramRanking(module, candidates, scores, rank_candidates(scores), novelty)
 
 
@@ -125,10 +112,8 @@ def measure_novelty(node_feat: np.ndarray, node_opcode: np.ndarray, statistics: 
 def _make_dataset(folder: Path, collection: str, arrays: dict[str, np.ndarray]) -> RankingDataset:
     """A dataset of one graph, written and read by the same code as any other dataset."""
     write_archive(folder / "program.npz", arrays)
-    options = PreprocessOptions()
-    description = write_shard(
-        folder, "program", {"program": folder / "program.npz"}, kind="layout", is_train=False, options=options
-    )
+    source, how = {"program": folder / "program.npz"}, {"kind": "layout", "is_train": False}
+    description = write_shard(folder, "program", source, **how, options=PreprocessOptions())
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         collection=collection,
@@ -139,5 +124,5 @@ def _make_dataset(folder: Path, collection: str, arrays: dict[str, np.ndarray]) 
         num_rejected=0,
         excluded={},
     )
-    write_manifest(folder / MANIFEST_NAME, manifest)
+    write_text(folder / MANIFEST_NAME, serialize_manifest(manifest))
     return RankingDataset(folder)

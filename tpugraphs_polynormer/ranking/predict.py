@@ -16,7 +16,7 @@ from tpugraphs_polynormer.checksums import CHECKSUMS_NAME, write_checksums
 from tpugraphs_polynormer.config.loader import dump_config
 from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME, DatasetError
 from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit
-from tpugraphs_polynormer.files import hash_file, only_writer, write_text
+from tpugraphs_polynormer.files import hash_file, only_writer, write_text, writing
 from tpugraphs_polynormer.progress import Progress
 from tpugraphs_polynormer.ranking.runs import checkpoint_path, group_runs, hash_weights, load_ranker
 from tpugraphs_polynormer.ranking.submission import RECIPE_NAME, prediction_path, read_prediction, write_prediction
@@ -175,11 +175,10 @@ def _describe(runs: Sequence[RunDirectory], collection: RankingDataset, split: s
 def _keep_recipe(folder: Path, recipe: Mapping[str, Any]) -> None:
     path = folder / RECIPE_NAME
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if path.exists() and json.loads(path.read_text()) != recipe:
-            raise RunError(f"{folder}: holds predictions of other runs, data or settings; choose another --output")
-        write_text(path, json.dumps(recipe, indent=1) + "\n")
-    except OSError as fault:
-        raise RunError(f"{folder}: cannot be written ({fault.strerror}); choose another --output") from None
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            if path.exists() and json.loads(path.read_text()) != recipe:
+                raise RunError(f"{folder}: holds predictions of other runs, data or settings; choose another --output")
+            write_text(path, json.dumps(recipe, indent=1) + "\n")
     except json.JSONDecodeError:
         raise RunError(f"{path}: not readable; delete the folder {folder} and predict again") from None

@@ -12,11 +12,7 @@ import tensorflow as tf
 from tpugraphs_polynormer.config.schema import RankingConfig
 from tpugraphs_polynormer.datasets.manifest import parse_record
 from tpugraphs_polynormer.datasets.reader import RankingDataset
-from tpugraphs_polynormer.ranking.task import (
-    DatasetFacts,
-    RankingTask,
-    open_collection,
-)
+from tpugraphs_polynormer.ranking.task import DatasetFacts, RankingTask, open_collection
 from tpugraphs_polynormer.training.run_directory import CONFIG_NAME, FACTS_NAME, RunDirectory, RunError
 from tpugraphs_polynormer.training.trainer import restore_best
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ import numpy as np
 from tpugraphs_polynormer.archives.npz import ArchiveError, read_arrays, read_shapes
 from tpugraphs_polynormer.archives.writer import write_npz
 from tpugraphs_polynormer.catalog import COLLECTIONS, Collection
-from tpugraphs_polynormer.files import check_name, write_text
+from tpugraphs_polynormer.files import check_name, write_text, writing
 from tpugraphs_polynormer.ranking.metrics import layout_contest_score, rank_candidates, tile_contest_score, true_costs
 from tpugraphs_polynormer.ranking.random_baseline import expected_contest_score
 from tpugraphs_polynormer.ranking.submission_check import HEADER, read_submission
@@ -114,39 +114,31 @@ def write_submission(path: Path | str, rankings: Mapping[str, np.ndarray], expec
         row.rule.check(indices, indices, None, faults)
         lines.append(f"{row.id},{';'.join(map(str, indices.tolist()))}")
     faults.raise_if_any(f"{path}: not written")
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, "\n".join(lines) + "\n", durable=True)
-    except OSError as fault:
-        raise SubmissionError(f"{path}: cannot be written ({fault.strerror})") from None
 
 
-def score_submission(path: Path | str, truth_dir: Path | str, expected: Sequence[ExpectedRow]) -> dict[str, float]:
-    """The contest score of each collection, and their mean under the key "mean".
+def score_submission(
+    path: Path | str, truth_dir: Path | str, expected: Sequence[ExpectedRow]
+) -> dict[str, tuple[float, float]]:
+    """The contest score of each collection and what a random order scores on average; under "mean" their means.
 
     The true runtimes are in `<truth_dir>/<collection folder>/test/<graph>.npz`, under the keys of the archives.
     """
     rankings = read_submission(path, expected)
-    scores: dict[str, list[float]] = {}
+    scores: dict[str, list[tuple[float, float]]] = {}
     for row in expected:
-        costs = _read_costs(truth_dir, row)
-        score = tile_contest_score if row.collection.kind == "tile" else layout_contest_score
-        scores.setdefault(row.collection.id, []).append(score(costs, rankings[row.id]))
-    return _average(scores)
+        costs, kind = _read_costs(truth_dir, row), row.collection.kind
+        score = tile_contest_score if kind == "tile" else layout_contest_score
+        pair = score(costs, rankings[row.id]), expected_contest_score(kind, costs)
+        scores.setdefault(row.collection.id, []).append(pair)
+    means = {collection: _average(pairs) for collection, pairs in scores.items()}
+    return means | {"mean": _average(means.values())}
 
 
-def score_random_rankings(truth_dir: Path | str, expected: Sequence[ExpectedRow]) -> dict[str, float]:
-    """What a submission in random order scores on average, by collection and under "mean"; see `score_submission`."""
-    scores: dict[str, list[float]] = {}
-    for row in expected:
-        costs = _read_costs(truth_dir, row)
-        scores.setdefault(row.collection.id, []).append(expected_contest_score(row.collection.kind, costs))
-    return _average(scores)
-
-
-def _average(scores: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    means = {collection: statistics.fmean(values) for collection, values in scores.items()}
-    return means | {"mean": statistics.fmean(means.values())}
+def _average(pairs: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    return tuple(map(statistics.fmean, zip(*pairs, strict=True)))
 
 
 def _choose(collections: Sequence[str] | None) -> list[Collection]:

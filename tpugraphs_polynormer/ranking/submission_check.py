@@ -125,12 +125,12 @@ class _Reader:
             self.faults.add(
                 "empty", None, None, "an empty file", f"the header {HEADER} and {self._rules.num_rows} rows"
             )
-        first = self.faults.first("foreign")
+        num_foreign, first = self.faults.of_kind("foreign")
         if self._lines or first is None:
             if self._is_whole:
                 self._rules.finish(self.faults)
             return
-        rows = f"none of {self.faults.count('foreign')} rows has a known ID, the first has {first.found}"
+        rows = f"none of {num_foreign} rows has a known ID, the first has {first.found}"
         found = f"{self._rules.usual_cause}: {rows}"
         self.faults.replace("foreign", Violation("no_match", None, first.line, found, self._rules.id_form))
 

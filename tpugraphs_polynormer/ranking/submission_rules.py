@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -107,13 +106,9 @@ class Faults:
         if not self._counts[kind]:
             self.add(kind, None, line, found, expected)
 
-    def first(self, kind: str) -> Violation | None:
-        """The first violation of a kind, or None."""
-        return next((violation for violation in self._kept if violation.kind == kind), None)
-
-    def count(self, kind: str) -> int:
-        """The number of violations of a kind."""
-        return self._counts[kind]
+    def of_kind(self, kind: str) -> tuple[int, Violation | None]:
+        """The number of violations of a kind, and the first of them, or None."""
+        return self._counts[kind], next((each for each in self._kept if each.kind == kind), None)
 
     def replace(self, kind: str, summary: Violation) -> None:
         """Replaces all violations of a kind by one, which becomes the first in the list."""
@@ -174,26 +169,13 @@ class RowRule:
         return is_right
 
 
-class Rules(Protocol):
-    """The rows that a file must have, and a count of the rows read so far."""
-
-    num_rows: int
-    max_row_bytes: int  # of the longest valid row
-    id_form: str  # what an ID must be, in words
-    usual_cause: str  # why all IDs of a file can be wrong, in words
-
-    def find(self, row_id: str) -> RowRule | None:
-        """The rule for the row of that ID; None if no row may have it."""
-
-    def count(self, row_id: str, line: int, faults: Faults) -> None:
-        """Counts a row whose ID is allowed and new."""
-
-    def finish(self, faults: Faults) -> None:
-        """Adds the violations that are known only at the end of the file."""
-
-
 class ExactRules:
-    """Rules that require one row for each test graph of a data set, in its order."""
+    """Rules that require one row for each test graph of a data set, in its order.
+
+    As those of `OfficialRules`, its methods find the rule of an ID (None: no row may have it), count a row whose ID is
+    allowed and new, and add the violations that are known only at the end of the file. `max_row_bytes` is the length of
+    the longest valid row; `id_form` and `usual_cause` say what an ID must be, and why all can be wrong.
+    """
 
     usual_cause = "the file of another data set, or --archives names the wrong folder"
 
@@ -248,6 +230,9 @@ class OfficialRules:
             if num_seen != num_graphs:
                 found = "1 row" if num_seen == 1 else f"{num_seen} rows"
                 faults.add("rows", name, None, found, f"{num_graphs} rows")
+
+
+Rules = ExactRules | OfficialRules
 
 
 def _find_collection(row_id: str) -> Collection | None:

@@ -28,10 +28,6 @@ class Verification:
     num_bytes: int = 0
     faults: list[Fault] = field(default_factory=list)
 
-    def compare(self, path: Path, size: int, sha256: str) -> None:
-        """Compares one file."""
-        self.count(path, compare_file(path, size, sha256))
-
     def count(self, path: Path, fault: Fault | None) -> None:
         """Notes one file that was looked at."""
         self.num_files += 1
@@ -66,8 +62,9 @@ def _verify_dataset(folder: Path, result: Verification) -> None:
         return
     result.count(path, None)
     for shard in shards:
-        for suffix, (size, sha256) in shard_files(shard).items():
-            result.compare(folder / (shard.name + suffix), size, sha256)
+        for suffix, expected in shard_files(shard).items():
+            path = folder / (shard.name + suffix)
+            result.count(path, compare_file(path, *expected))
         path = folder / (shard.name + DESCRIPTION_SUFFIX)
         result.count(path, _find_fault(path, lambda name=shard.name: read_description(folder, name)))
     path = folder / SCHEMA_NAME

@@ -90,25 +90,19 @@ class ComputationBuilder:
         return self._append(opcode, array_shape(dims, kind), operands, fields)
 
     def _append(self, opcode: str, shape: Shape, operands: Sequence[Instruction], fields: dict) -> Instruction:
-        identifier = self.module.new_id()
-        operand_ids = tuple(each.id for each in operands)
-        instruction = Instruction(
-            identifier, opcode, shape, name=f"{opcode}.{identifier}", operand_ids=operand_ids, **fields
-        )
-        self._instructions.append(instruction)
-        return instruction
+        return self.copy(Instruction(0, opcode, shape, **fields), operands)
 
     def copy(
         self, instruction: Instruction, operands: Sequence[Instruction], called: Sequence[int] = ()
     ) -> Instruction:
-        """A copy of another computation's instruction, with a new id and with operands and callees of this one."""
+        """A copy of an instruction, with a new id, with operands of this computation and, where given, its callees."""
         identifier = self.module.new_id()
         made = replace(
             instruction,
             id=identifier,
             name=f"{instruction.opcode}.{identifier}",
             operand_ids=tuple(each.id for each in operands),
-            called_computation_ids=tuple(called),
+            called_computation_ids=tuple(called) or instruction.called_computation_ids,
         )
         self._instructions.append(made)
         return made

@@ -38,7 +38,7 @@ from tpugraphs_polynormer.hlo.layout_flow import (
     opcode_set,
 )
 from tpugraphs_polynormer.hlo.shapes import LANES, element_bytes, padded_elements, round_up
-from tpugraphs_polynormer.simulator.hardware import MEASUREMENT_NOISE, TPU_V3, TpuCore
+from tpugraphs_polynormer.simulator.hardware import MEASUREMENT_NOISE, TPU_V3
 
 _BLOCK_ROWS = 8192
 _NO_TRAFFIC = FREE | opcode_set("tuple while call conditional after-all")
@@ -60,26 +60,16 @@ class _Operator:
 
 
 class LayoutCosts:
-    """The costs of one program's candidates; `choices[j]` are the distinct choices int8 [k, 18] of config node j."""
+    """The costs of one program's candidates."""
 
-    def __init__(
-        self,
-        node_feat: np.ndarray,
-        node_opcode: np.ndarray,
-        edge_index: np.ndarray,
-        node_config_ids: np.ndarray,
-        choices: Sequence[np.ndarray],
-        core: TpuCore = TPU_V3,
-    ) -> None:
-        self._core = core
-        self._program = ProgramLayouts(node_feat, node_opcode, edge_index, node_config_ids, choices)
-        self._bytes = element_bytes(node_feat)
+    def __init__(self, program: ProgramLayouts) -> None:
+        self._program = program
+        self._bytes = element_bytes(program.node_feat)
         self._constant = 0.0
-        self._unary = [np.zeros(len(rows)) for rows in choices]
+        self._unary = [np.zeros(len(rows)) for rows in program.layout_choices]
         self._pairs: dict[tuple[int, int], np.ndarray] = {}
         self._operators: list[_Operator] = []
-        self._node_config_ids = [int(node) for node in node_config_ids]
-        for node in range(len(node_feat)):
+        for node in range(len(program.node_feat)):
             self._add_traffic(node)
             self._add_operator(node)
             for producer in self._program.operands[node]:
@@ -128,7 +118,7 @@ class LayoutCosts:
 
     def _traffic(self, node: int) -> np.ndarray:
         """float64 [choices of its source]: seconds to move a node's padded buffer through HBM once."""
-        return self._program.padded(node) * float(self._bytes[node]) / self._core.hbm_bandwidth
+        return self._program.padded(node) * float(self._bytes[node]) / TPU_V3.hbm_bandwidth
 
     def _add_traffic(self, node: int) -> None:
         """Adds one write and one read per consumer; operators add those of their operands and results themselves."""
@@ -187,7 +177,7 @@ class LayoutCosts:
         for row, have in enumerate(layouts):
             for column, want in enumerate(wanted.layouts):
                 if want and have != want:
-                    table[row, column] = (size[have] + size[want]) * width / self._core.hbm_bandwidth
+                    table[row, column] = (size[have] + size[want]) * width / TPU_V3.hbm_bandwidth
         return table
 
     def _add_operator(self, node: int) -> None:
@@ -202,7 +192,7 @@ class LayoutCosts:
         self._operators.append(
             _Operator(
                 index=index,
-                matrix=work / self._core.peak_flops,
+                matrix=work / TPU_V3.peak_flops,
                 write=self._traffic(node),
                 reads=reads,
                 turns=tuple(each for each in turns if each[1].any()),
@@ -219,7 +209,7 @@ class LayoutCosts:
             want: Layout | None = choice.kernel if kernel else choice.input
             for column, have in enumerate(layouts):
                 if want is not None and have[: len(want)] != want:
-                    table[row, column] = padded[column] / self._core.transpose_rate
+                    table[row, column] = padded[column] / TPU_V3.transpose_rate
         return table
 
 
@@ -284,16 +274,13 @@ def encode_choices(candidates: np.ndarray) -> tuple[list[np.ndarray], np.ndarray
     return choices, ids
 
 
-def layout_seconds(
-    node_feat: np.ndarray,
-    node_opcode: np.ndarray,
-    edge_index: np.ndarray,
-    node_config_ids: np.ndarray,
-    candidates: np.ndarray,
-) -> np.ndarray:
-    """float64 [c]: noiseless seconds of candidates int8 [c, nc, 18], as an archive holds them."""
+def layout_seconds(*arrays: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+    """float64 [c]: noiseless seconds of candidates int8 [c, nc, 18], as an archive holds them.
+
+    `arrays` are node_feat, node_opcode, edge_index and node_config_ids.
+    """
     choices, ids = encode_choices(candidates)
-    return LayoutCosts(node_feat, node_opcode, edge_index, node_config_ids, choices).seconds(ids)
+    return LayoutCosts(ProgramLayouts(*arrays, choices)).seconds(ids)
 
 
 def measure(seconds: np.ndarray, rng: np.random.Generator) -> np.ndarray:

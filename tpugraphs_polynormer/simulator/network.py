@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from tpugraphs_polynormer.hlo.module import ConvolutionDimensions, Instruction, Module, WindowDimension
 from tpugraphs_polynormer.simulator.builder import BF16, F32, S32, ComputationBuilder, ModuleBuilder, same_padding
 
+_window = partial(WindowDimension, window_dilation=1, base_dilation=1)  # of size, stride, low and high padding
 Backward = Callable[[Instruction], Sequence[Instruction | None]]
 _FORWARD = ConvolutionDimensions(0, 3, (1, 2), 2, 3, (0, 1), 0, 3, (1, 2))
 _INPUT_GRADIENT = ConvolutionDimensions(0, 3, (1, 2), 3, 2, (0, 1), 0, 3, (1, 2))
@@ -264,19 +266,6 @@ class Network:
             return (self.hlo.add("scatter", table.shape.dimensions, operands, called_computation_ids=called),)
 
         return self.record(out, (table,), backward)
-
-
-def _window(
-    size: int,
-    stride: int,
-    low: int,
-    high: int,
-    *,
-    window_dilation: int = 1,
-    base_dilation: int = 1,
-    reversal: bool = False,
-) -> WindowDimension:
-    return WindowDimension(size, stride, low, high, window_dilation, base_dilation, reversal)
 
 
 PRECISIONS = {"f32": F32, "bf16": BF16}

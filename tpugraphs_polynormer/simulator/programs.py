@@ -239,13 +239,8 @@ def _lstm_step(
     return cell, hlo.binary("multiply", out, hlo.unary("tanh", cell))
 
 
-Family = Callable[[_Draw], Module]
-FAMILIES: dict[str, Family] = {
-    "residual_cnn": residual_cnn,
-    "unet": unet,
-    "transformer": transformer,
-    "recommender": recommender,
-    "recurrent": recurrent,
+FAMILIES: dict[str, Callable[[_Draw], Module]] = {
+    family.__name__: family for family in (residual_cnn, unet, transformer, recommender, recurrent)
 }
 SOURCES: dict[str, tuple[str, ...]] = {
     "xla": ("residual_cnn", "unet", "recommender", "recurrent"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -39,14 +39,7 @@ _TINY = Size(blocks=(1, 2), layers=(1, 2), width=(2, 8), batch=_BATCHES[:6], ima
 _DEMO = Size(
     blocks=(2, 6), layers=(1, 3), width=(2, 24), batch=_BATCHES, image=(32, 48, 64), sequence=(32, 50, 64, 100)
 )
-_SMALL = Size(
-    blocks=(3, 8),
-    layers=(1, 4),
-    width=(2, 24),
-    batch=_BATCHES,
-    image=(32, 48, 64),
-    sequence=(32, 50, 64, 77, 100, 128),
-)
+_SMALL = replace(_DEMO, blocks=(3, 8), layers=(1, 4), sequence=(32, 50, 64, 77, 100, 128))
 _FULL = Size(
     blocks=(60, 270),
     layers=(3, 40),

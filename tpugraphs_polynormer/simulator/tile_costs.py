@@ -18,7 +18,7 @@ from tpugraphs_polynormer.hlo.layout_flow import CONVOLUTION, ELEMENTWISE, REDUC
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_IDS
 from tpugraphs_polynormer.hlo.shapes import LANES, SUBLANES, element_bytes, padded_elements, round_up
 from tpugraphs_polynormer.simulator.costs import contraction_size, kernel_operand
-from tpugraphs_polynormer.simulator.hardware import TPU_V3, TpuCore
+from tpugraphs_polynormer.simulator.hardware import TPU_V3
 
 _PARAMETER, _FUSION, _TUPLE = (OPCODE_IDS[name] for name in ("parameter", "fusion", "tuple"))
 _UNIT = SUBLANES * LANES  # elements of a native tile
@@ -39,10 +39,7 @@ def physical_units(dims: Sequence[int], minor_to_major: Sequence[int]) -> tuple[
 class TileCosts:
     """The costs of one kernel's tile candidates."""
 
-    def __init__(
-        self, node_feat: np.ndarray, node_opcode: np.ndarray, edge_index: np.ndarray, core: TpuCore = TPU_V3
-    ) -> None:
-        self._core = core
+    def __init__(self, node_feat: np.ndarray, node_opcode: np.ndarray, edge_index: np.ndarray) -> None:
         self._program = ProgramLayouts(node_feat, node_opcode, edge_index, np.zeros(0, np.int64), [])
         self._bytes = element_bytes(node_feat)
         convolutions = np.flatnonzero(node_opcode == CONVOLUTION)
@@ -113,8 +110,8 @@ class TileCosts:
     def _vector_seconds(self, bounds: np.ndarray) -> np.ndarray:
         steps = np.ceil(np.array(self.output_units) / bounds).prod(axis=1)
         visited = steps * bounds.prod(axis=1)  # native tiles; those at ragged edges count in full
-        transfer = self._moved / self._core.hbm_bandwidth / self._efficiency(bounds, self.output_units)
-        work = visited * self._num_vector_ops() / (_VECTOR_SLOTS * self._core.clock)
+        transfer = self._moved / TPU_V3.hbm_bandwidth / self._efficiency(bounds, self.output_units)
+        work = visited * self._num_vector_ops() / (_VECTOR_SLOTS * TPU_V3.clock)
         held = 2.0 * self._moved * bounds.prod(axis=1) / math.prod(self.output_units)
         return self._total(steps, transfer, work, held)
 
@@ -154,10 +151,10 @@ class TileCosts:
         input_loads = np.where((depth_steps == 1) & (row_steps == 1), 1.0, steps)
         kernel_loads = np.where((depth_steps == 1) & (feature_steps == 1), 1.0, steps)
         moved = tiles[0] * input_loads + tiles[1] * kernel_loads + tiles[2] * num_outputs
-        transfer = moved / self._core.hbm_bandwidth / self._efficiency(kernel, self.kernel_units)
+        transfer = moved / TPU_V3.hbm_bandwidth / self._efficiency(kernel, self.kernel_units)
         visited = num_outputs * bounds.prod(axis=1) * _UNIT
-        work = 2.0 * visited * round_up(self._contraction, LANES) / self._core.peak_flops
-        work = work + steps * LANES / self._core.clock  # filling the systolic array with each slice of the kernel
+        work = 2.0 * visited * round_up(self._contraction, LANES) / TPU_V3.peak_flops
+        work = work + steps * LANES / TPU_V3.clock  # filling the systolic array with each slice of the kernel
         return self._total(steps, transfer, work, 2.0 * sum(tiles))
 
     def _efficiency(self, bounds: np.ndarray, units: Sequence[int]) -> np.ndarray:
@@ -171,9 +168,9 @@ class TileCosts:
         return size / (size + _TRANSFER_OVERHEAD)
 
     def _total(self, steps: np.ndarray, transfer: np.ndarray, work: np.ndarray, held: np.ndarray) -> np.ndarray:
-        excess = np.maximum(0.0, held - self._core.vmem_bytes)
-        spill = 2.0 * steps * excess / self._core.hbm_bandwidth
-        return steps * self._core.step_seconds + np.maximum(transfer, work) + transfer / steps + spill
+        excess = np.maximum(0.0, held - TPU_V3.vmem_bytes)
+        spill = 2.0 * steps * excess / TPU_V3.hbm_bandwidth
+        return steps * TPU_V3.step_seconds + np.maximum(transfer, work) + transfer / steps + spill
 
 
 def _unit_size(units: Sequence[int], index: int) -> int:

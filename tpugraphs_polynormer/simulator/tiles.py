@@ -78,7 +78,10 @@ def _fusion_module(module: Module, region: list[Instruction], root: Instruction)
     outside = list(dict.fromkeys(each for item in region for each in item.operand_ids if each not in inside))
     builder = ModuleBuilder(module.name)
     body, entry = builder.computation("fused_computation"), builder.computation("entry")
-    parameters = [_parameter(by_id[each].shape, index) for index, each in enumerate(outside)]
+    parameters = [
+        Instruction(0, "parameter", _assigned_layout(by_id[each].shape), parameter_number=number)
+        for number, each in enumerate(outside)
+    ]
     made = {each: body.copy(parameter, ()) for each, parameter in zip(outside, parameters, strict=True)}
     for each in region:
         called = [_copy_scalar(module, builder, callee) for callee in each.called_computation_ids]
@@ -95,10 +98,6 @@ def _copy_scalar(module: Module, builder: ModuleBuilder, identifier: int) -> int
     computation = next(each for each in module.computations if each.id == identifier)
     opcode = next(each.opcode for each in computation.instructions if each.id == computation.root_id)
     return builder.scalar_computation(opcode, computation.instructions[0].shape.element_type)
-
-
-def _parameter(shape: Shape, number: int) -> Instruction:
-    return Instruction(0, "parameter", _assigned_layout(shape), parameter_number=number)
 
 
 def _as_convolution(instruction: Instruction, by_id: dict[int, Instruction]) -> Instruction:

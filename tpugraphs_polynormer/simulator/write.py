@@ -20,6 +20,7 @@ from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import only_writer, write_text
 from tpugraphs_polynormer.hlo.choices import Choices, enumerate_choices
 from tpugraphs_polynormer.hlo.features import ModuleArrays, featurize_module
+from tpugraphs_polynormer.hlo.layout_flow import ProgramLayouts
 from tpugraphs_polynormer.hlo.module import Module
 from tpugraphs_polynormer.hlo.sampling import gather_layouts
 from tpugraphs_polynormer.process import end_with_process
@@ -154,11 +155,14 @@ def simulate_graph(
     module = draw_program(family, plan.size, np.random.default_rng(program_seed))
     arrays, choices = featurize_module(module), enumerate_choices(module)
     rng = np.random.default_rng([*program_seed, 1 + SEARCHES.index(search)])
-    if num_candidates is None:
-        num_candidates = _num_candidates(plan, f"layout:{source}:{search}", split, rng)
+    if num_candidates is None and split == "test":
+        num_candidates = plan.test_candidates + int(rng.integers(2))
+    elif num_candidates is None:
+        num_candidates = draw_count(rng, plan.layout_candidates[f"layout:{source}:{search}"])
     draw = {"search": search, "seed": int(rng.integers(1 << 62))}
     tables = [choices.table[start : start + count] for start, count in zip(choices.starts, choices.counts, strict=True)]
-    costs = LayoutCosts(arrays.node_feat, arrays.node_opcode, arrays.edge_index, choices.node_ids, tables)
+    graph = (arrays.node_feat, arrays.node_opcode, arrays.edge_index)
+    costs = LayoutCosts(ProgramLayouts(*graph, choices.node_ids, tables))
     seconds = [costs.seconds(block) for block in draw_search_blocks(choices, num_candidates, **draw)]
     shape = (num_candidates, len(tables), NUM_LAYOUT_FEATURES)
     blocks = _layout_blocks(choices, draw_search_blocks(choices, num_candidates, **draw))
@@ -178,12 +182,6 @@ def _layout_blocks(choices: Choices, index_blocks: Iterable[np.ndarray]) -> Iter
     for indices in index_blocks:
         for start in range(0, len(indices), rows):
             yield gather_layouts(choices, indices[start : start + rows]).astype(np.float32)
-
-
-def _num_candidates(plan: Scale, collection: str, split: str, rng: np.random.Generator) -> int:
-    if split == "test":
-        return plan.test_candidates + int(rng.integers(2))
-    return draw_count(rng, plan.layout_candidates[collection])
 
 
 def simulate_kernel(out: Path, folder: Path, plan: Scale, seed: int, number: int) -> int:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from tpugraphs_polynormer.nodes.experiments.output import make_figure, write_experiment
 
@@ -17,38 +17,17 @@ State = tuple[Exponents, ...]  # the monomial of each node
 Partners = tuple[tuple[int, ...], ...]  # per layer and node i, the node j whose monomial is multiplied with that of i
 
 
-class PolynomialBaseModel(tf.keras.layers.Layer):
-    """States [..., num_nodes, dim] after `num_layers` applications of X <- (W X) * (X + B) (Eq. 4).
+def run_base_model(
+    states: np.ndarray, mixing: Sequence[np.ndarray], offset: Sequence[np.ndarray | float]
+) -> np.ndarray:
+    """States [..., num_nodes, dim] after one X <- (W X) * (X + B) (Eq. 4) for each of the layers' weights.
 
-    Each layer has free weights W [num_nodes, num_nodes] and B [num_nodes, dim]. L layers represent polynomials of
+    These are `mixing`, W [num_nodes, num_nodes], and `offset`, B [num_nodes, dim]. L layers represent polynomials of
     degree 2^L in the entries of X (Theorem 3.3).
-
-    Args:
-      num_layers: number of applications.
     """
-
-    def __init__(self, *, num_layers: int, **kwargs):
-        super().__init__(**kwargs)
-        self.num_layers = num_layers
-
-    def build(self, shape: tf.TensorShape) -> None:
-        num_nodes, dim = tf.TensorShape(shape)[-2:]
-        self.mixing = [
-            self.add_weight(f"mixing_{i}", [num_nodes, num_nodes], initializer="glorot_uniform")
-            for i in range(self.num_layers)
-        ]
-        self.offset = [
-            self.add_weight(f"offset_{i}", [num_nodes, dim], initializer="ones") for i in range(self.num_layers)
-        ]
-        super().build(shape)
-
-    def call(self, states: tf.Tensor) -> tf.Tensor:
-        for mixing, offset in zip(self.mixing, self.offset, strict=True):
-            states = tf.matmul(mixing, states) * (states + offset)
-        return states
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "num_layers": self.num_layers}
+    for weight, shift in zip(mixing, offset, strict=True):
+        states = (weight @ states) * (states + shift)
+    return states
 
 
 def find_monomials(num_nodes: int, num_layers: int) -> dict[Exponents, tuple[Partners, int]]:
@@ -71,13 +50,8 @@ def find_monomials(num_nodes: int, num_layers: int) -> dict[Exponents, tuple[Par
 
 def measure_error(exponents: Exponents, choices: Partners, node: int, inputs: np.ndarray) -> float:
     """The largest relative error of the base model with these partners as the monomial, on inputs [samples, nodes]."""
-    num_nodes = inputs.shape[1]
-    model = PolynomialBaseModel(num_layers=len(choices), dtype="float64")
-    model.build([None, num_nodes, 1])
-    for layer, partners in enumerate(choices):
-        model.mixing[layer].assign(np.eye(num_nodes)[list(partners)])
-        model.offset[layer].assign(tf.zeros_like(model.offset[layer]))
-    found = model(inputs[..., np.newaxis]).numpy()[:, node, 0]
+    mixing = [np.eye(inputs.shape[1])[list(partners)] for partners in choices]
+    found = run_base_model(inputs[..., np.newaxis], mixing, [0.0] * len(mixing))[:, node, 0]
     expected = np.prod(inputs ** np.array(exponents), axis=1)
     return float(np.max(np.abs(found - expected) / np.abs(expected)))
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from tpugraphs_polynormer.files import replacing, write_text
@@ -15,9 +14,7 @@ from tpugraphs_polynormer.files import replacing, write_text
 
 def make_figure(width: float, height: float) -> Figure:
     """A figure that needs no display and does not change matplotlib's global state."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def write_experiment(out: Path, name: str, result: Mapping[str, Any], figure: Figure) -> None:

@@ -64,7 +64,8 @@ def measure_step(
     step = _make_step(hidden_dim, num_heads, seed)
     step(*_make_graph(64, mean_degree, seed))
     graph = _make_graph(num_nodes, mean_degree, seed)
-    before = _reset_peak()
+    Path("/proc/self/clear_refs").write_text("5")  # resets the kernel's peak memory of this process
+    before = _read_status("VmRSS")
     seconds = []
     for _ in range(num_steps):
         started = time.perf_counter()
@@ -108,13 +109,8 @@ def _make_graph(num_nodes: int, mean_degree: int, seed: int) -> tuple[np.ndarray
     return features, *build_undirected_edge_index(source, target, num_nodes)[:-1]  # no mask
 
 
-def _reset_peak() -> float:
-    """Resets the kernel's peak memory of this process; returns the resident set in megabytes."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return _read_status("VmRSS")
-
-
 def _read_status(field: str) -> float:
+    """A size in /proc/self/status, in megabytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) / 1024

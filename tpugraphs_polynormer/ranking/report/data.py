@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from tpugraphs_polynormer.archives.noise import group_equal
 from tpugraphs_polynormer.catalog import COLLECTIONS
@@ -20,6 +19,7 @@ from tpugraphs_polynormer.datasets.reader import RankingSplit
 from tpugraphs_polynormer.datasets.targets import read_costs
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_NAMES
 from tpugraphs_polynormer.models.ranking.batch import unpack_batch
+from tpugraphs_polynormer.progress import track
 from tpugraphs_polynormer.ranking.metrics import GraphMetrics, graph_metrics, rank_candidates, slowdown, true_costs
 from tpugraphs_polynormer.ranking.random_baseline import expected_contest_score, expected_slowdown
 from tpugraphs_polynormer.ranking.runs import checkpoint_path, load_ranker, open_ranking_run
@@ -128,7 +128,7 @@ def gather_run(
     opened = task.collection.split(split)
     chosen = choose_candidates(opened, most=most)
     scorer = task.make_scorer()
-    numbers = tqdm(range(len(opened)), desc=label, unit="graph", disable=None)
+    numbers = track(range(len(opened)), len(opened), f"report {label}", "graph")
     graphs = [_gather_graph(task, scorer, opened, number, chosen[number]) for number in numbers]
     attention = _gather_attention(task, opened, heatmap_graph)
     return RunReport(label, run, task.collection.manifest, run.read_metrics(), graphs, attention)

@@ -21,7 +21,6 @@ from tpugraphs_polynormer.ranking.report.data import REGRET_KS, Attention, Graph
 from tpugraphs_polynormer.ranking.report.summary import percent, summarize_graphs
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 NUM_RUN_INKS = 5
@@ -137,6 +136,7 @@ def draw_regret(collection: str, members: Sequence[RunReport], top: float) -> st
 
 def draw_sizes(collection: str, members: Sequence[RunReport]) -> str:
     """The score of each graph against its number of nodes."""
+    from matplotlib.ticker import LogLocator
 
     def plot(figure: Figure) -> None:
         axes = figure.subplots()
@@ -144,7 +144,9 @@ def draw_sizes(collection: str, members: Sequence[RunReport]) -> str:
             points = [(graph.num_nodes, graph.metrics.contest_score) for graph in report.graphs]
             axes.plot(*zip(*points, strict=True), "o", ms=5, mew=0, alpha=0.6, color=_INKS[f"c{number % NUM_RUN_INKS}"])
         axes.set(xscale="log", xlabel="nodes of the graph (log scale)", ylabel="contest score")
-        _round_log_ticks(axes)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.minorticks_off()
 
     return draw(collection, f"Contest score of each graph of {collection} against its number of nodes", plot)
 
@@ -221,12 +223,3 @@ def draw_attention(attention: Attention, caption: str) -> str:
     low, high = attention.weights.min(), attention.weights.max()
     alt = f"{caption}: from {low:.2f} to {high:.2f} times uniform attention, rows attend to columns"
     return draw(caption, alt, plot, size=(4.4, 3.7))
-
-
-def _round_log_ticks(axes: Axes) -> None:
-    """Ticks at 1, 2 and 5 times powers of ten, written out."""
-    from matplotlib.ticker import LogLocator
-
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.minorticks_off()

@@ -11,12 +11,11 @@ from pathlib import Path
 from string import Template
 
 from tpugraphs_polynormer import __version__
-from tpugraphs_polynormer.files import write_text
+from tpugraphs_polynormer.files import write_text, writing
 from tpugraphs_polynormer.ranking.report.data import Report, check_inputs, gather_run
 from tpugraphs_polynormer.ranking.report.sections import SECTIONS
 from tpugraphs_polynormer.ranking.runs import expand_runs, label_runs, open_ranking_run
-from tpugraphs_polynormer.ranking.submission import expected_rows, score_random_rankings, score_submission
-from tpugraphs_polynormer.training.run_directory import RunError
+from tpugraphs_polynormer.ranking.submission import expected_rows, score_submission
 
 _PACKAGES = ("tensorflow", "tf-keras", "tensorflow-gnn", "apache-beam", "numpy")
 
@@ -40,36 +39,27 @@ def write_report(
     output, runs = Path(output), expand_runs(run_dirs)
     labels = label_runs(runs)
     check_inputs([open_ranking_run(run) for run in runs], data_dir, split, heatmap_graph)
-    test_scores = read_test_scores(*test) if test else {}
+    test_scores = {}
+    if test:
+        submission, archives, truth = test
+        test_scores = score_submission(submission, truth, expected_rows(archives))
     gathered = [
         gather_run(run, label, data_dir, split=split, most=most, heatmap_graph=heatmap_graph)
         for run, label in zip(runs, labels, strict=True)
     ]
-    try:
+    with writing(output):
         output.parent.mkdir(parents=True, exist_ok=True)
         write_text(output, render_page(Report(gathered, split, test_scores), most=most, title=title, note=note))
-    except OSError as fault:
-        raise RunError(f"{output}: cannot be written ({fault.strerror}); choose another --output") from None
     return output
-
-
-def read_test_scores(submission: Path | str, archives: Path | str, truth: Path | str) -> dict[str, tuple[float, float]]:
-    """The score of a submission and that of a random order, by collection and under "mean"."""
-    rows = expected_rows(archives)
-    chances = score_random_rankings(truth, rows)
-    return {name: (score, chances[name]) for name, score in score_submission(submission, truth, rows).items()}
 
 
 def render_page(report: Report, *, most: int, title: str, note: str) -> str:
     """The page's text."""
-    template = (
-        resources.files("tpugraphs_polynormer.ranking.report")
-        .joinpath("report.html.template")
-        .read_text(encoding="utf-8")
-    )
+    template = resources.files(__package__).joinpath("report.html.template").read_text(encoding="utf-8")
     sections = [(key, name, render(report)) for key, name, render in SECTIONS]
     num_graphs = sum(len(run.graphs) for run in report.runs)
     limit = f"at most {most:,} candidates each" if most else "all candidates"
+    now = datetime.datetime.now(datetime.timezone.utc)
     runs = "1 run" if len(report.runs) == 1 else f"{len(report.runs)} runs"
     return Template(template).substitute(
         title=escape(title),
@@ -80,12 +70,8 @@ def render_page(report: Report, *, most: int, title: str, note: str) -> str:
             f'<section aria-labelledby="{key}"><h2 id="{key}">{escape(name)}</h2>{body}</section>'
             for key, name, body in sections
         ),
-        footer=escape(f"Written {_now()} by tpugraphs {__version__}; {_versions()}."),
+        footer=escape(f"Written {now:%Y-%m-%d %H:%M UTC} by tpugraphs {__version__}; {_versions()}."),
     )
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _versions() -> str:

@@ -7,6 +7,7 @@ the finished stages; a rerun resumes after them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -22,7 +23,7 @@ from tpugraphs_polynormer.catalog import COLLECTIONS
 from tpugraphs_polynormer.config.loader import find_config
 from tpugraphs_polynormer.config.schema import load_config
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.files import write_text
+from tpugraphs_polynormer.files import only_writer, write_text
 from tpugraphs_polynormer.process import end_with_parent
 from tpugraphs_polynormer.progress import Progress, format_seconds
 from tpugraphs_polynormer.ranking.submission import expected_rows, score_random_rankings, score_submission
@@ -48,9 +49,10 @@ _logger = logging.getLogger(__name__)
 
 def run_demo(out: Path | str, seed: int = 0, *, scale: str = "demo", configs: Path | None = None) -> str:
     """The table of scores and the paths of submission and report, after running the unfinished stages in `out`."""
-    demo = _Demo(Path(out), seed, scale, configs or CONFIGS)
     started = time.monotonic()
-    demo.run()
+    with only_writer(out):
+        demo = _Demo(Path(out), seed, scale, configs or CONFIGS)
+        demo.run()
     _logger.info("demo: finished in %s", format_seconds(time.monotonic() - started))
     return f"{demo.format_scores()}\n\n{demo.out / 'submission.csv'}\n{demo.out / 'report.html'}"
 
@@ -217,7 +219,7 @@ def _start(stage: StageRun) -> subprocess.Popen:
             stdin=subprocess.DEVNULL,
             env=environment,
             start_new_session=True,
-            preexec_fn=end_with_parent,
+            preexec_fn=functools.partial(end_with_parent, os.getpid()),
         )
 
 

@@ -43,7 +43,7 @@ def divert_stderr() -> Iterator[IO[str]]:
             os.close(terminal)
 
 
-def end_with_parent() -> None:
+def end_with_parent(parent: int) -> None:
     """Asks Linux to interrupt this process when its parent ends, however that ends; elsewhere nothing happens.
 
     For `subprocess.Popen(preexec_fn=...)`.
@@ -51,6 +51,8 @@ def end_with_parent() -> None:
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
+        if os.getppid() != parent:  # it ended before it could be watched
+            os._exit(1)
 
 
 def kill_descendants() -> None:

@@ -6,11 +6,11 @@ import argparse
 import contextlib
 import logging
 import os
-import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.files import name_temporary, remove_leftovers
 
 MAX_SEED = 2**31 - 1  # TensorFlow's and numpy's generators both take it
 _PROBE = bytes(1 << 14)  # written where an output will be: a disk without room for this has no room for any output
@@ -88,11 +88,12 @@ def check_output_folder(option: str, path: Path | str, *inputs: Path | str | Non
 def _check_output(option: str, path: Path, kind: str, inputs: Sequence[Path]) -> None:
     """Tries the output before the work: makes the missing folders and a file beside the output, and removes them.
 
-    An output that is one of the inputs, or is there as something else than `kind`, is refused.
+    An output that is one of the inputs, or is there as something else than `kind`, is refused. What an earlier run left
+    behind when it was killed is removed.
     """
     made: list[Path] = []
     folder = path if kind == "folder" else path.parent
-    probe = folder / f".{path.name}.{uuid.uuid4().hex}.tmp"
+    probe = name_temporary(folder / path.name)
     try:
         if any(path.exists() and each.exists() and path.samefile(each) for each in inputs):
             raise UserError(f"{option} {path}: found the input itself, expected another {kind}; name another {option}")
@@ -103,6 +104,7 @@ def _check_output(option: str, path: Path, kind: str, inputs: Sequence[Path]) ->
             if not each.exists():
                 each.mkdir()
                 made.append(each)
+        remove_leftovers(folder, path.name)
         with probe.open("xb") as stream:
             stream.write(_PROBE)
             stream.flush()

@@ -130,7 +130,7 @@ def plan_predictions(
     tasks: list[PendingGraph] = []
     for collection, runs in groups.items():
         opened = open_collection(runs[0].config, data_dir)
-        _keep_recipe(Path(output) / find_collection(collection).folder, _describe(runs, opened, split, average))
+        _keep_recipe(Path(output), find_collection(collection).folder, _describe(runs, opened, split, average))
         tasks += [
             PendingGraph(collection, number, f"{collection}:{entry.name}", entry.num_candidates)
             for number, entry in enumerate(opened.split(split).graphs)
@@ -172,13 +172,15 @@ def _describe(runs: Sequence[RunDirectory], collection: RankingDataset, split: s
     return {**how, "dataset_sha256": hash_file(collection.folder / MANIFEST_NAME), "runs": weights}
 
 
-def _keep_recipe(folder: Path, recipe: Mapping[str, Any]) -> None:
+def _keep_recipe(output: Path, name: str, recipe: Mapping[str, Any]) -> None:
+    folder = output / name
     path = folder / RECIPE_NAME
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if path.exists() and json.loads(path.read_text()) != recipe:
-            raise RunError(f"{folder}: holds predictions of other runs, data or settings; choose another --output")
-        write_text(path, json.dumps(recipe, indent=1) + "\n")
+        with only_writer(output):  # of two jobs that start at once, the second finds the recipe of the first
+            folder.mkdir(parents=True, exist_ok=True)
+            if path.exists() and json.loads(path.read_text()) != recipe:
+                raise RunError(f"{folder}: holds predictions of other runs, data or settings; choose another --output")
+            write_text(path, json.dumps(recipe, indent=1) + "\n")
     except OSError as fault:
         raise RunError(f"{folder}: cannot be written ({fault.strerror}); choose another --output") from None
     except json.JSONDecodeError:

@@ -3,11 +3,11 @@
     python benchmarks/faults.py --work DIR [--rows kill writers ...] [--seed 0]    # about 90 minutes on two cores
     python benchmarks/faults.py --quick    # a few cases of the fast rows, to check that it runs
 
-Every row is one class of faults. A case is clean if what the library promises holds: a killed stage, run again, writes the
-same bytes and leaves nothing behind; a damaged file is refused by one line or read as valid arrays; the second writer is
-refused; a full disk is one line, a non-zero exit code, nothing that looks finished, and the right bytes once there is room.
-Each case has a file in the working folder, so that a killed benchmark continues. Faults that are not clean are told on
-stderr, and their folders are kept in `<work>/failed`.
+Every row is one class of faults. A case is clean if what the library promises holds: a killed stage, run again, writes
+the same bytes and leaves nothing behind; a damaged file is refused by one line or read as valid arrays; the second
+writer is refused; a full disk is one line, exit code 2, nothing that looks finished, and the right bytes once there is
+room. Each case has a file in the working folder, so that a killed benchmark continues. Faults that are not clean are
+told on stderr, and their folders are kept in `<work>/failed`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _QUICK = ("kill rank", "archives", "protobufs", "tars and zips", "writers export
 def make_rows(work: Path, seed: int, is_quick: bool) -> list[Row]:
     """All rows."""
     processes.import_stages()
-    inputs = Inputs(work / "inputs", 2 if is_quick else 25)
+    inputs = Inputs(work / "inputs", 2 if is_quick else 12)
     few = is_quick
     return [
         *kills.make_rows(inputs, work, seed, 2 if few else 20),

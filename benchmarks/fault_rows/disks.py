@@ -1,7 +1,7 @@
-"""A disk that fills up while a stage writes: one line, nothing that looks finished, and the right bytes once there is room.
+"""A disk that fills up while a stage writes: one line, nothing that looks finished, the right bytes once there is room.
 
-The disk is a tmpfs of a part of what the stage needs, which is then enlarged. Where this process may not mount one, files
-are limited in size instead (RLIMIT_FSIZE).
+The disk is a tmpfs of a part of what the stage needs, which is then enlarged. Where this process may not mount one,
+files are limited in size instead (RLIMIT_FSIZE).
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import random as plain_random
 import signal
@@ -49,7 +50,7 @@ def _run_batch(read: Callable[[Path], tuple[Counter[str], list[str]]], work: Pat
     try:
         counts, notes = processes.compute(lambda: read(folder), gigabytes=_GIGABYTES, seconds=_BATCH * _SECONDS)
     except RuntimeError as fault:
-        counts, notes = {}, [f"the reading process: {fault}"] * _BATCH
+        return Outcome(_BATCH, 0, {}, (f"the reading process: {fault}",))
     return Outcome(_BATCH, _BATCH - len(notes), counts, tuple(notes))
 
 
@@ -220,7 +221,8 @@ def _read_protobufs(inputs: Inputs, folder: Path, seed: int, number: int) -> tup
             if random.random() < 0.5:
                 message = MESSAGES[name].FromString(data)
                 for _ in range(random.choice([1, 1, 3])):
-                    _mutate_message(message, random)
+                    with contextlib.suppress(ValueError):  # a number that the field cannot have
+                        _mutate_message(message, random)
                 data = message.SerializeToString()
             else:
                 data = _damage_bytes(bytearray(data), random)

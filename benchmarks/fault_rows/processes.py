@@ -1,8 +1,8 @@
 """Stages as processes that can be killed, and a look at what they leave running.
 
-A stage is forked from this process, which has imported TensorFlow and Beam but has computed nothing with them. So a stage
-starts in milliseconds and a kill at a random moment hits its work, not its imports. Whatever a stage starts itself (the
-stages of a demo, Beam's workers) is a new interpreter, as always.
+A stage is forked from this process, which has imported TensorFlow and Beam but has computed nothing with them. So a
+stage starts in milliseconds and a kill at a random moment hits its work, not its imports. Whatever a stage starts
+itself (the stages of a demo, Beam's workers) is a new interpreter, as always.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def kill(stage: Stage, whole_tree: bool) -> list[psutil.Process]:
 
 
 def wait_for_end(stage: Stage, started: Sequence[psutil.Process], seconds: float) -> tuple[float, list[str]]:
-    """(how long what a stage had started lived on, the commands that live longer than `seconds` and were then killed)."""
+    """(how long what a stage had started lived on, the commands that lived longer than `seconds` and were killed)."""
     begin = time.monotonic()
     while True:
         alive = {process.pid: process for process in (*started, *_marked(stage.mark)) if _is_alive(process)}

@@ -21,6 +21,7 @@ _RANKING = (*_MODEL, "training.steps_per_epoch=4", "training.steps_per_execution
 _NODES = (*_MODEL, "training.local_epochs=8", "training.epochs=8", "training.checkpoint_seconds=0")
 # What depends on the clock, not on the data.
 _TIMED = re.compile(r'"(train|evaluation)_seconds": [0-9.e+-]+,?')
+_WRITTEN = re.compile(rb"Written [-0-9 :]+ UTC")
 _LEFT_OUT = re.compile(r"(^|/)(tensorboard|logs)(/|$)|(^|/)(checksums\.json|fingerprint\.pb)$")
 
 
@@ -123,7 +124,10 @@ class Inputs:
         layout = ["--run-dir", str(self.runs[0])]
         predictions = tuple(f"{name.replace(':', '/')}/checksums.json" for name in COLLECTIONS)
         manifests = tuple(f"{name.replace(':', '/')}/manifest.json" for name in COLLECTIONS)
-        workers = ["--direct_num_workers=2"]
+        workers, shards = ["--direct_num_workers=2"], ["--graphs-per-shard", "2"]
+        ranked, best = ["--candidates", "3000"], "ranking.npz"
+        predicted = ["--predictions", str(self.predictions)]
+        nodes = ["--name", "minesweeper", "--files", str(self.files), "--config", "nodes/small/minesweeper", *nodes]
         npz = str(next((self.archives / "npz" / "layout").rglob("*.npz")))
         everything = [
             Subject(
@@ -134,10 +138,7 @@ class Inputs:
             ),
             Subject(
                 "preprocess",
-                lambda out: (
-                    ["preprocess", *archives, "--datasets", str(out), *collections]
-                    + ["--graphs-per-shard", "2", *workers]
-                ),
+                lambda out: (["preprocess", *archives, "--datasets", str(out), *collections, *shards, *workers]),
                 "**/*.shard.json",
                 manifests,
             ),
@@ -156,10 +157,7 @@ class Inputs:
             ),
             Subject(
                 "submit",
-                lambda out: (
-                    ["submit", "--predictions", str(self.predictions), *archives]
-                    + ["--output", str(out / "submission.csv")]
-                ),
+                lambda out: (["submit", *predicted, *archives, "--output", str(out / "submission.csv")]),
                 "*.csv",
                 ("submission.csv",),
             ),
@@ -171,12 +169,9 @@ class Inputs:
             ),
             Subject(
                 "rank",
-                lambda out: (
-                    ["rank", str(self.program), *layout, "--candidates", "3000"]
-                    + ["--output", str(out / "ranking.npz")]
-                ),
+                lambda out: (["rank", str(self.program), *layout, *ranked, "--output", str(out / best)]),
                 "*.npz",
-                ("ranking.npz",),
+                (best,),
             ),
             Subject(
                 "featurize",
@@ -187,10 +182,7 @@ class Inputs:
             Subject("inspect", lambda out: ["inspect", npz, "--plot", str(out / "plot.svg")], "*.svg", ("plot.svg",)),
             Subject(
                 "benchmark",
-                lambda out: (
-                    ["benchmark", "--name", "minesweeper", "--files", str(self.files), "--run-dir", str(out)]
-                    + ["--config", "nodes/small/minesweeper", *nodes]
-                ),
+                lambda out: (["benchmark", *nodes, "--run-dir", str(out)]),
                 "**/metrics.jsonl",
                 ("summary.json", "results.md"),
             ),
@@ -208,9 +200,9 @@ class Inputs:
 def digest(folder: Path) -> dict[str, str]:
     """{path: hash} of the files of an output, without what depends on the clock.
 
-    Left out: TensorBoard's events, the demo's logs, the seconds in metrics, the times in TensorFlow's list of checkpoints
-    and its counter of saves, the random number in a SavedModel's fingerprint, and checksums.json, which lists the hashes
-    of these (`verify` compares it).
+    Left out: TensorBoard's events, the demo's logs, the seconds in metrics, the times in TensorFlow's list of
+    checkpoints and its counter of saves, the date of a report, the random number in a SavedModel's fingerprint and the
+    order of inputs in its graph, and checksums.json, which lists the hashes of these (`verify` compares it).
     """
     if not folder.exists():
         return {}
@@ -224,14 +216,29 @@ def _hash(path: Path) -> str:
         return _hash_checkpoint(path.with_suffix(""))
     if "checkpoints" in path.parts and path.name.endswith(".data-00000-of-00001"):
         return "by its index"
+    if path.name == "saved_model.pb":
+        return _hash_saved_model(path)
     data = path.read_bytes()
-    if path.name == "checkpoint":
+    if path.suffix == ".html":
+        data = _WRITTEN.sub(b"", data)
+    elif path.name == "checkpoint":
         data = data.splitlines()[0]
     elif path.suffix in (".json", ".jsonl"):
         data = _TIMED.sub("", data.decode()).encode()
         if path.name == "simulation.jsonl":  # graphs are listed in the order in which two processes finished them
             data = b"\n".join(sorted(data.splitlines()))
     return hashlib.sha256(data).hexdigest()
+
+
+def _hash_saved_model(path: Path) -> str:
+    """The names and ops of the nodes: TF-GNN's parser gives equal inputs an order that differs between processes."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    graph = saved_model_pb2.SavedModel.FromString(path.read_bytes()).meta_graphs[0]
+    functions = [(each.signature.name, sorted((node.name, node.op) for node in each.node_def))
+                 for each in graph.graph_def.library.function]  # fmt: skip
+    nodes = sorted((node.name, node.op) for node in graph.graph_def.node)
+    return hashlib.sha256(repr((nodes, sorted(functions), sorted(graph.signature_def))).encode()).hexdigest()
 
 
 def _hash_checkpoint(prefix: Path) -> str:

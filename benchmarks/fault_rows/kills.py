@@ -16,14 +16,14 @@ KILLED = ("preprocess", "train", "predict", "demo", "rank", "export", "benchmark
 _FEW_SECONDS = 10.0  # what a killed stage had started must be gone by then
 _PATIENCE = 90.0
 _IS_COMPLETE = "exists already"  # export never replaces a model: killed after the last rename, it refuses the next run
-_KILLS_PER_DEMO = 4  # a demo takes minutes: it is killed, continued, killed again
+_KILLS_OF_ONE = {"demo": 4, "Beam scoring": 2}  # these take long: they are killed, continued, and killed again
 
 
 def make_rows(inputs: Inputs, work: Path, seed: int, num_kills: int) -> list[Row]:
     """A row per stage."""
     rows = []
     for name in KILLED:
-        kills_each = min(_KILLS_PER_DEMO, num_kills) if name == "demo" else 1
+        kills_each = min(_KILLS_OF_ONE.get(name, 1), num_kills)
         subject = inputs.subjects()[name]
 
         def run(number: int, subject: Subject = subject, kills_each: int = kills_each) -> Outcome:
@@ -35,36 +35,38 @@ def make_rows(inputs: Inputs, work: Path, seed: int, num_kills: int) -> list[Row
 
 
 def _run_case(subject: Subject, work: Path, random: np.random.Generator, num_kills: int, number: int) -> Outcome:
-    """Kills a stage some times at growing moments of its work, each time continued, and looks at what it wrote."""
+    """Kills a stage so many times, each time continued, runs it to its end, and looks at what it wrote."""
     baseline = read_baseline(subject, work)
     folder = work / "kills"
     counts = dict.fromkeys(("of all its processes", "of the parent alone", "left running", "left over"), 0)
     notes: list[str] = []
-    while True:
-        shutil.rmtree(folder, ignore_errors=True)
-        out = folder / "out"
-        out.mkdir(parents=True)
-        # Every second case is killed in the work itself: reading inputs and tracing take most of a small stage's time.
-        begin = baseline["begin"] if number % 2 and num_kills == 1 else 0.0
-        moments = np.sort(random.uniform(begin, baseline["seconds"], num_kills))
-        hits, longest, before = 0, 0.0, 0.0
-        for kill_number, moment in enumerate(moments):
-            stage = processes.start(subject.arguments(out), folder / f"log{kill_number}.txt", prepare=subject.prepare)
-            if (code := stage.wait(max(0.05, moment - before))) is not None:
-                if code:
-                    notes.append(f"ended with {code} before it was killed: {stage.said()[-1]}")
-                break  # it was faster than the undisturbed run: nothing to kill
-            whole_tree = bool((number // 2 + kill_number) % 2)
-            started = processes.kill(stage, whole_tree)
-            hits, before = hits + 1, moment
-            counts["of all its processes" if whole_tree else "of the parent alone"] += 1
-            lasted, alive = processes.wait_for_end(stage, started, _PATIENCE)
-            longest = max(longest, lasted if started else 0.0)
-            if lasted > _FEW_SECONDS:
-                counts["left running"] += max(1, len(alive))
-                notes.append(f"killed after {moment:.2f} s, {alive or 'something'} ran {lasted:.1f} s longer")
-        if hits or notes:
-            break
+    shutil.rmtree(folder, ignore_errors=True)
+    out = folder / "out"
+    out.mkdir(parents=True)
+    hits, longest, spent, moments = 0, 0.0, 0.0, []
+    # Every second case is killed in the work itself: reading inputs and tracing take most of a small stage's time.
+    begin = baseline["begin"] if number % 2 and num_kills == 1 else 0.0
+    while hits < num_kills and not notes:
+        left = max(baseline["seconds"] - spent, 0.2 * baseline["seconds"])
+        moment = random.uniform(begin, left)
+        stage = processes.start(subject.arguments(out), folder / f"log{hits}.txt", prepare=subject.prepare)
+        if (code := stage.wait(moment)) is not None:  # it was faster than the undisturbed run: nothing to kill
+            if code:
+                notes.append(f"ended with {code} before it was killed: {stage.said()[-1]}")
+            shutil.rmtree(out)
+            out.mkdir()
+            spent = 0.0
+            continue
+        whole_tree = bool((number // 2 + hits) % 2)
+        started = processes.kill(stage, whole_tree)
+        hits, spent = hits + 1, spent + moment
+        moments.append(moment)
+        counts["of all its processes" if whole_tree else "of the parent alone"] += 1
+        lasted, alive = processes.wait_for_end(stage, started, _PATIENCE)
+        longest = max(longest, lasted if started else 0.0)
+        if lasted > _FEW_SECONDS:
+            counts["left running"] += max(1, len(alive))
+            notes.append(f"killed after {moment:.2f} s, {alive or 'something'} ran {lasted:.1f} s longer")
     notes += _continue(subject, out, folder, baseline, counts)
     counts |= {"longest life of a child": round(longest, 1)}
     if not notes:

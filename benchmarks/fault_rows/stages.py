@@ -151,9 +151,9 @@ class Inputs:
             Subject("predict", lambda out: ["predict", *runs, *data, "--output", str(out)], "**/*.npz", predictions),
             Subject(
                 "Beam scoring",
-                lambda out: ["predict", *runs, *data, "--output", str(out), "--beam", *workers],
+                lambda out: ["predict", *layout, *data, "--output", str(out), "--beam", *workers],
                 "**/*.npz",
-                predictions,
+                predictions[:1],
             ),
             Subject(
                 "submit",

@@ -20,20 +20,19 @@ from fault_rows import bundles, disks, kills, mutations, processes, writers
 from fault_rows.outcome import Row, format_row, run_row
 from fault_rows.stages import Inputs
 
-_QUICK = ("kill rank", "archives", "protobufs", "tars and zips", "writers export", "disk featurize")
+_QUICK = ("kill simulate", "archives", "protobufs", "tars and zips", "writers simulate", "disk featurize")
 
 
 def make_rows(work: Path, seed: int, is_quick: bool) -> list[Row]:
     """All rows."""
     processes.import_stages()
     inputs = Inputs(work / "inputs", 2 if is_quick else 12)
-    few = is_quick
     return [
-        *kills.make_rows(inputs, work, seed, 2 if few else 20),
-        *mutations.make_rows(inputs, work, seed, *((1, 1) if few else (10, 100))),
-        *bundles.make_rows(work),
-        *writers.make_rows(inputs, work, seed, 1 if few else 5),
-        *disks.make_rows(inputs, work, seed, 1 if few else 5),
+        *kills.make_rows(inputs, work, seed, 2 if is_quick else 20),
+        *mutations.make_rows(inputs, work, seed, *((1, 1) if is_quick else (10, 100))),
+        *bundles.make_rows(work, not is_quick),
+        *writers.make_rows(inputs, work, seed, 1 if is_quick else 5),
+        *disks.make_rows(inputs, work, seed, 1 if is_quick else 5),
     ]
 
 

@@ -16,7 +16,7 @@ KILLED = ("preprocess", "train", "predict", "demo", "rank", "export", "benchmark
 _FEW_SECONDS = 10.0  # what a killed stage had started must be gone by then
 _PATIENCE = 90.0
 _IS_COMPLETE = "exists already"  # export never replaces a model: killed after the last rename, it refuses the next run
-_KILLS_OF_ONE = {"demo": 4, "Beam scoring": 2}  # these take long: they are killed, continued, and killed again
+_KILLS_OF_ONE = {"demo": 10, "Beam scoring": 2}  # these take long: they are killed, continued, and killed again
 
 
 def make_rows(inputs: Inputs, work: Path, seed: int, num_kills: int) -> list[Row]:
@@ -43,23 +43,22 @@ def _run_case(subject: Subject, work: Path, random: np.random.Generator, num_kil
     shutil.rmtree(folder, ignore_errors=True)
     out = folder / "out"
     out.mkdir(parents=True)
-    hits, longest, spent, moments = 0, 0.0, 0.0, []
+    hits, longest, moments = 0, 0.0, []
     # Every second case is killed in the work itself: reading inputs and tracing take most of a small stage's time.
     begin = baseline["begin"] if number % 2 and num_kills == 1 else 0.0
     while hits < num_kills and not notes:
-        left = max(baseline["seconds"] - spent, 0.2 * baseline["seconds"])
-        moment = random.uniform(begin, left)
+        # Several kills of one are as far apart, on average, as lets it come to its end.
+        moment = random.uniform(begin, baseline["seconds"] * min(1.0, 2 / num_kills))
         stage = processes.start(subject.arguments(out), folder / f"log{hits}.txt", prepare=subject.prepare)
         if (code := stage.wait(moment)) is not None:  # it was faster than the undisturbed run: nothing to kill
             if code:
                 notes.append(f"ended with {code} before it was killed: {stage.said()[-1]}")
             shutil.rmtree(out)
             out.mkdir()
-            spent = 0.0
             continue
         whole_tree = bool((number // 2 + hits) % 2)
         started = processes.kill(stage, whole_tree)
-        hits, spent = hits + 1, spent + moment
+        hits += 1
         moments.append(moment)
         counts["of all its processes" if whole_tree else "of the parent alone"] += 1
         lasted, alive = processes.wait_for_end(stage, started, _PATIENCE)

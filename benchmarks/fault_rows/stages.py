@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +30,8 @@ class Subject:
     """A stage under test.
 
     `arguments` makes its command line for an output folder, `work_begins` is a pattern of the first file of its work,
-    `marks` are patterns of files by which the output counts as finished.
+    `marks` are patterns of files by which the output counts as finished, `prepare` is called in its process before it
+    starts, `make_inputs` before its first run.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Subject:
     work_begins: str
     marks: tuple[str, ...]
     prepare: Callable[[], None] = lambda: None
+    make_inputs: Callable[[], None] = lambda: None
 
 
 class Inputs:
@@ -49,21 +51,23 @@ class Inputs:
         self.runs = [root / "runs" / name.replace(":", "_") for name in COLLECTIONS]
         self.program, self.predictions, self.configs = root / "program.pb", root / "predictions", root / "configs"
         if not (root / "complete").exists():
-            self._make()
+            shutil.rmtree(root, ignore_errors=True)
+            root.mkdir(parents=True)
+            self._run("simulate", "--archives", self.archives, "--workers", 1, "--collections", *COLLECTIONS)
+            processes.compute(self._write_program)
+            self._write_benchmark()
+            self._write_configs()
             (root / "complete").touch()
 
-    def _make(self) -> None:
-        shutil.rmtree(self.root, ignore_errors=True)
-        self.root.mkdir(parents=True)
-        self._run("simulate", "--archives", self.archives, "--workers", 1, "--collections", *COLLECTIONS)
+    def make_runs(self) -> None:
+        """Makes the datasets, runs and predictions, unless they are there: only some stages read them."""
+        if self.predictions.exists():
+            return
         places = ("--archives", self.archives, "--datasets", self.datasets)
         self._run("preprocess", *places, "--collections", *COLLECTIONS)
         for run, name in zip(self.runs, COLLECTIONS, strict=True):
             self._run(*self.train(run, name, 1))
         self._run("predict", "--run-dir", *self.runs, "--datasets", self.datasets, "--output", self.predictions)
-        processes.compute(self._write_program)
-        self._write_benchmark()
-        self._write_configs()
 
     def _run(self, *arguments: object) -> None:
         stage = processes.start(list(map(str, arguments)), self.root / "log" / f"{arguments[0]}.txt")
@@ -194,7 +198,10 @@ class Inputs:
                 self.shrink_demo,
             ),
         ]
-        return {subject.name: subject for subject in everything}
+        alone = ("simulate", "featurize", "inspect", "benchmark", "demo")
+        return {
+            each.name: each if each.name in alone else replace(each, make_inputs=self.make_runs) for each in everything
+        }
 
 
 def digest(folder: Path) -> dict[str, str]:
@@ -278,6 +285,7 @@ def read_baseline(subject: Subject, work: Path) -> dict:
     """The time, the begin of the work, the peak of the disk and the digest of an undisturbed run, made once."""
     path = work / "baselines" / f"{subject.name.replace(' ', '-')}.json"
     if not path.exists():
+        subject.make_inputs()
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(_measure(subject, work / "baseline" / subject.name.replace(" ", "-"))))
     return json.loads(path.read_text())

@@ -137,6 +137,8 @@ def _measure(subject: Subject, disk: _Disk, work: Path, folder: Path) -> int:
         while code is None:
             code = stage.wait(0.01)
             most = max(most, disk.used())
+        if code:
+            raise SystemExit(f"{subject.name} failed undisturbed: {stage.said()[-1]}")
         shutil.rmtree(disk.folder / "out")
         path.write_text(str(most))
     return int(path.read_text())

@@ -16,7 +16,8 @@ KILLED = ("preprocess", "train", "predict", "demo", "rank", "export", "benchmark
 _FEW_SECONDS = 10.0  # what a killed stage had started must be gone by then
 _PATIENCE = 90.0
 _IS_COMPLETE = "exists already"  # export never replaces a model: killed after the last rename, it refuses the next run
-_KILLS_OF_ONE = {"demo": 10, "Beam scoring": 2}  # these take long: they are killed, continued, and killed again
+# These take long: they are killed, continued, and killed again, before what they wrote is compared.
+_KILLS_OF_ONE = {"demo": 10, "benchmark": 2, "Beam scoring": 2}
 
 
 def make_rows(inputs: Inputs, work: Path, seed: int, num_kills: int) -> list[Row]:

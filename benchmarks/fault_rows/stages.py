@@ -14,6 +14,7 @@ import numpy as np
 import yaml
 
 from fault_rows import processes
+from fault_rows.mirror import Mirror
 
 COLLECTIONS = ("layout:xla:random", "tile:xla")
 _MODEL = ("model.hidden_dim=8", "model.num_heads=2", "model.num_local_layers=1")
@@ -133,7 +134,16 @@ class Inputs:
         predicted = ["--predictions", str(self.predictions)]
         nodes = ["--name", "minesweeper", "--files", str(self.files), "--config", "nodes/small/minesweeper", *nodes]
         npz = str(next((self.archives / "npz" / "layout").rglob("*.npz")))
+        mirror = Mirror(self.root / "mirror", self.archives)
+        fetched = ["--collections", COLLECTIONS[1], "--no-indices", "--base-address", mirror.address]
         everything = [
+            Subject(
+                "download",
+                lambda out: ["download", *fetched, "--archives", str(out)],
+                "npz_*",
+                (),  # downloads.json lists what is whole
+                mirror.serve,
+            ),
             Subject(
                 "simulate",
                 lambda out: ["simulate", "--archives", str(out), "--workers", "2", *collections],
@@ -183,12 +193,18 @@ class Inputs:
                 "*.npz",
                 ("p.npz",),
             ),
-            Subject("inspect", lambda out: ["inspect", npz, "--plot", str(out / "plot.svg")], "*.svg", ("plot.svg",)),
+            Subject("inspect", lambda out: ["inspect", npz, "--plot", str(out / "plot.png")], "*.png", ("plot.png",)),
             Subject(
                 "benchmark",
                 lambda out: (["benchmark", *nodes, "--run-dir", str(out)]),
                 "**/metrics.jsonl",
                 ("summary.json", "results.md"),
+            ),
+            Subject(
+                "experiment",
+                lambda out: ["experiment", "monomials", "--output", str(out)],
+                "*.json",
+                ("monomials.json", "monomials.png"),
             ),
             Subject(
                 "demo",
@@ -198,7 +214,7 @@ class Inputs:
                 self.shrink_demo,
             ),
         ]
-        alone = ("simulate", "featurize", "inspect", "benchmark", "demo")
+        alone = ("download", "simulate", "featurize", "inspect", "benchmark", "experiment", "demo")
         return {
             each.name: each if each.name in alone else replace(each, make_inputs=self.make_runs) for each in everything
         }

@@ -12,7 +12,7 @@ from fault_rows import processes
 from fault_rows.outcome import Outcome, Row
 from fault_rows.stages import Inputs, Subject, judge, read_baseline
 
-SHARED = ("simulate", "preprocess", "train", "predict", "Beam scoring", "export", "benchmark", "demo")
+SHARED = ("download", "simulate", "preprocess", "train", "predict", "Beam scoring", "export", "benchmark", "demo")
 _REFUSED = ("another process writes to this folder", "exists already", "Directory not empty")
 
 

@@ -25,7 +25,6 @@ setup(
     # The configs are outside the package in the repository, and in the package in a wheel.
     package_dir={"tpugraphs_polynormer.configs": "configs"},
     package_data={
-        "tpugraphs_polynormer.beam": ["worker_options.json"],
         "tpugraphs_polynormer.ranking.report": ["*.template"],
         "tpugraphs_polynormer.configs": ["**/*.yaml"],
     },

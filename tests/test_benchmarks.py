@@ -14,6 +14,16 @@ REAL = {"epoch_against_torch", "featurize", "node_classification", "real_alexnet
 TABLES = {
     "attention": ["| formulation |", "|---", "| fused |", "| segments |", "| unsorted |", "| xla |"],
     "epoch_against_torch": ["| | local, s | global, s |", "|---", "| ours |"],
+    "faults": [
+        "| fault | cases | clean |",
+        "|---",
+        *(
+            "| kill -9 of simulate | 2 | 2 |",
+            "| damaged npz archives | 100 | 100 |",
+            "| mutated protobufs | 100 | 100 |",
+        ),
+        *("| malicious tars and zips |", "| two writers: simulate | 1 | 1 |", "| full disk: featurize | 1 | 1 |"),
+    ],
     "featurize": ["read ", "features ", "bytes to arrays "],
     "node_classification": ["| benchmark | metric |", "|---", "| minesweeper | roc_auc |"],
     "preprocess": [

@@ -40,3 +40,12 @@ def test_large_blocks_are_fetched_once():
 def test_without_mallopt_nothing_happens(monkeypatch):
     monkeypatch.setattr(startup.ctypes, "CDLL", lambda name: object())
     startup.keep_freed_memory()
+
+
+def test_a_process_whose_owner_is_gone_already_ends_at_once():
+    code = "import os, time; from tpugraphs_polynormer.process import end_with_process; end_with_process({})"
+    code += "; time.sleep(2); print('on')"
+    ended = subprocess.run([sys.executable, "-c", code.format(1 << 22)], capture_output=True, text=True)
+    assert ended.returncode == 1 and not ended.stdout
+    lives = subprocess.run([sys.executable, "-c", code.format("os.getppid()")], capture_output=True, text=True)
+    assert lives.returncode == 0 and lives.stdout == "on\n"

@@ -22,7 +22,7 @@ from tpugraphs_polynormer.catalog import COLLECTIONS
 from tpugraphs_polynormer.config.loader import find_config
 from tpugraphs_polynormer.config.schema import load_config
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.files import write_text, writing
+from tpugraphs_polynormer.files import only_writer, write_text, writing
 from tpugraphs_polynormer.process import OWNER
 from tpugraphs_polynormer.progress import Progress, format_seconds
 from tpugraphs_polynormer.ranking.submission import expected_rows, score_submission
@@ -48,9 +48,10 @@ _logger = logging.getLogger(__name__)
 
 def run_demo(out: Path | str, seed: int = 0, *, scale: str = "demo", configs: Path | None = None) -> str:
     """The table of scores and the paths of submission and report, after running the unfinished stages in `out`."""
-    demo = _Demo(Path(out), seed, scale, configs or CONFIGS)
     started = time.monotonic()
-    demo.run()
+    with only_writer(out):
+        demo = _Demo(Path(out), seed, scale, configs or CONFIGS)
+        demo.run()
     _logger.info("demo: finished in %s", format_seconds(time.monotonic() - started))
     return f"{demo.format_scores()}\n\n{demo.out / 'submission.csv'}\n{demo.out / 'report.html'}"
 

@@ -83,9 +83,9 @@ def test_what_the_noise_cannot_be_told_from_is_said(tmp_path):
 
 def test_command_prints_and_refuses_without_a_traceback(tmp_path, capsys):
     write_archive(tmp_path / "g.npz", tile_arrays())
-    assert main(["inspect", str(tmp_path / "g.npz"), "--plot", str(tmp_path / "g.png")]) == 0
+    assert main(["inspect", str(tmp_path / "g.npz"), "--plot", str(tmp_path / "new" / "g.png")]) == 0
     assert "candidates          6" in capsys.readouterr().out
-    assert (tmp_path / "g.png").exists()
+    assert (tmp_path / "new" / "g.png").exists()
     (tmp_path / "bad.npz").write_text("no")
     assert main(["inspect", str(tmp_path / "bad.npz")]) == 2
     shown = capsys.readouterr()

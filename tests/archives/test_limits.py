@@ -226,3 +226,11 @@ def test_predictions_have_the_same_limits(tmp_path) -> None:
         SubmissionError, match=r"p\.npz: expected an archive with ranking, scores, but ranking: found 1,0"
     ):
         read_prediction(tmp_path / "p.npz")
+
+
+def test_the_error_for_a_damaged_member_name_is_one_printable_line(tmp_path) -> None:
+    path = write_members(tmp_path / "g.npz", layout_arrays() | {"node\n\x1b[2Jfeat" * 30: b"x"})
+    forge_size(path, "node\n", GIGABYTE)
+    with pytest.raises(ArchiveError) as caught:
+        read_archive(path)
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 800

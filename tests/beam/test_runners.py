@@ -325,3 +325,13 @@ def test_the_largest_archive_goes_through_in_little_memory(tmp_path, monkeypatch
     assert split.read_codes(0, drawn).shape == (64, 800)
     split.read_column(0, "runtimes", drawn)
     assert sum(sizes) < 1 << 20
+
+
+def test_a_worker_that_starts_while_its_job_is_killed_ends_at_once():
+    """Beam's own worker first waits a minute for the job's log server."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    environment = os.environ | {"LOGGING_API_SERVICE_DESCRIPTOR": 'url: "localhost:1"'}
+    environment |= {"CONTROL_API_SERVICE_DESCRIPTOR": 'url: "localhost:1"', "PIPELINE_OPTIONS": "{}"}
+    worker = [sys.executable, "-m", "tpugraphs_polynormer.beam.lifeline", str(gone.pid)]
+    assert subprocess.run(worker, cwd=ROOT, env=environment, timeout=30).returncode == 1

@@ -137,6 +137,7 @@ def plot_inspection(inspection: Inspection, path: Path | str) -> None:
     names, counts = zip(*inspection.opcodes[:15], strict=True)
     right.barh(names[::-1], counts[::-1], color="#9f5f2f")
     right.set(xlabel="nodes", title="Opcodes (15 most frequent)")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=110, format=Path(path).suffix.lower().removeprefix("."))
 

@@ -58,7 +58,9 @@ class ArchiveError(UserError):
     def __init__(
         self, path: Path | str, key: str, found: str, expected: str, advice: str = "download or make this file again"
     ) -> None:
-        super().__init__(f"{path}: {key}: found {found}, expected {expected}; {advice}")
+        # Keys and names come from the file: a damaged or forged one has line breaks and terminal commands in them.
+        shown, told = ("".join(each if each.isprintable() else "?" for each in text) for text in (key[:200], found))
+        super().__init__(f"{path}: {shown}: found {told}, expected {expected}; {advice}")
         self.path, self.key, self.found, self.expected, self.advice = str(path), key, found, expected, advice
 
     def __reduce__(self) -> tuple:

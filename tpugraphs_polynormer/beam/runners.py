@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from typing import IO
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
-from tpugraphs_polynormer.beam.lifeline import workers_end_with_us
+from tpugraphs_polynormer.beam.lifeline import worker_command
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.process import divert_stderr, workers_end_with_interrupt
 from tpugraphs_polynormer.progress import Progress
@@ -41,10 +43,11 @@ def run_pipeline(
     transform: beam.PTransform, options: PipelineOptions, count_done: Callable[[], int], total: int, what: str = "shard"
 ) -> None:
     """Runs one transform to its end; `count_done` tells how many of `total` are done, a failed job raises UserError."""
-    with workers_end_with_us(), divert_stderr() as log, _divert_thread_errors(log), workers_end_with_interrupt():
+    with divert_stderr() as log, _divert_thread_errors(log), workers_end_with_interrupt():
         logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # the exception has what matters
         try:
-            with _show_progress(count_done, total, what), beam.Pipeline(options=options) as pipeline:
+            runner = _make_local_runner(options)
+            with _show_progress(count_done, total, what), beam.Pipeline(runner, options) as pipeline:
                 _ = pipeline | transform
         except Exception as fault:  # the class depends on the runner
             log.seek(0)
@@ -53,6 +56,15 @@ def run_pipeline(
             raise UserError(
                 f"the Beam job failed: {reason}; run the same command again, --log-level DEBUG tells more"
             ) from fault
+
+
+def _make_local_runner(options: PipelineOptions) -> FnApiRunner | None:
+    """The runner of a job in local processes, whose workers end with this one; None: the runner that is named."""
+    direct = options.view_as(DirectOptions)
+    if options.view_as(StandardOptions).runner != "FnApiRunner" or direct.direct_running_mode != "multi_processing":
+        return None
+    direct.direct_running_mode = "in_memory"  # else Beam takes its own command for the workers
+    return FnApiRunner(default_environment=SubprocessSDKEnvironment.from_command_string(worker_command()))
 
 
 @contextmanager

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.files import sync, writing
+from tpugraphs_polynormer.files import name_temporary, remove_leftovers, sync, writing
 
 MAX_SEED = 2**31 - 1  # TensorFlow's and numpy's generators both take it
 _PROBE = bytes(1 << 14)  # written where an output will be: a disk without room for this has no room for any output
@@ -109,14 +108,15 @@ def check_output(option: str, path: Path | str, *inputs: Path | str | None, kind
     """Raises a UserError unless the output, a "file" or a "folder" of files, can be written.
 
     It is tried before the work: the missing folders and a file beside the output are made, and removed. An output that
-    is one of the inputs, or is there as something else than `kind`, is refused. Beam writes to object stores itself.
+    is one of the inputs, or is there as something else than `kind`, is refused. What an earlier run left behind when it
+    was killed is removed. Beam writes to object stores itself.
     """
     if kind == "folder" and "://" in str(path):
         return
     path, inputs = Path(path), [Path(each) for each in inputs if each is not None]
     made: list[Path] = []
     folder = path if kind == "folder" else path.parent
-    probe = folder / f".{path.name}.{uuid.uuid4().hex}.tmp"
+    probe = name_temporary(folder / path.name)
     try:
         with writing(f"{option} {path}", option):
             if any(path.exists() and each.exists() and path.samefile(each) for each in inputs):
@@ -130,6 +130,7 @@ def check_output(option: str, path: Path | str, *inputs: Path | str | None, kind
                 if not each.exists():
                     each.mkdir()
                     made.append(each)
+            remove_leftovers(folder, path.name)
             probe.write_bytes(_PROBE)
             sync(probe)
     finally:

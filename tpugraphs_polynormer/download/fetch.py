@@ -72,14 +72,13 @@ def download_files(
     """The records by file name, after downloading the incomplete files to `out`; checks the free disk space first."""
     options = options or DownloadOptions()
     files = list(dict.fromkeys(files))
-    out.mkdir(parents=True, exist_ok=True)
-    records = read_records(out)
-    pending = [file for file in files if not _is_complete(file, out, records.get(file.path))]
-    for file in files:
-        if file not in pending:
-            _logger.info("%s is already complete, skipped", out / file.path)
-    _check_disk(pending, out, options)
     with only_writer(out):
+        records = read_records(out)
+        pending = [file for file in files if not _is_complete(file, out, records.get(file.path))]
+        for file in files:
+            if file not in pending:
+                _logger.info("%s is already complete, skipped", out / file.path)
+        _check_disk(pending, out, options)
         for file in pending:
             _download(file, out, records, options)
     return {file.path: records[file.path] for file in files}

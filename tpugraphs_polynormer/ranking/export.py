@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,7 @@ import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
 from tpugraphs_polynormer.datasets.input_pipeline import graph_spec
-from tpugraphs_polynormer.files import sync
+from tpugraphs_polynormer.files import remove_leftovers, sync, temporary_folder
 from tpugraphs_polynormer.ranking.runs import load_ranker
 from tpugraphs_polynormer.ranking.task import RankingTask
 from tpugraphs_polynormer.training.run_directory import CONFIG_NAME, RunError
@@ -45,8 +44,9 @@ def export_ranker(run_dir: Path | str, data_dir: Path | str, output: Path | str)
     module = _Servable(task)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as temporary:
-            model = Path(temporary) / "model"
+        remove_leftovers(output.parent, output.name)
+        with temporary_folder(output) as temporary:
+            model = temporary / "model"
             options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
             tf.saved_model.save(module, str(model), {"serving_default": module.serve}, options)
             (model / "assets.extra").mkdir()

@@ -130,7 +130,7 @@ def plan_predictions(
     tasks: list[PendingGraph] = []
     for collection, runs in groups.items():
         opened = open_collection(runs[0].config, data_dir)
-        _keep_recipe(Path(output) / find_collection(collection).folder, _describe(runs, opened, split, average))
+        _keep_recipe(Path(output), find_collection(collection).folder, _describe(runs, opened, split, average))
         tasks += [
             PendingGraph(collection, number, f"{collection}:{entry.name}", entry.num_candidates)
             for number, entry in enumerate(opened.split(split).graphs)
@@ -172,10 +172,12 @@ def _describe(runs: Sequence[RunDirectory], collection: RankingDataset, split: s
     return {**how, "dataset_sha256": hash_file(collection.folder / MANIFEST_NAME), "runs": weights}
 
 
-def _keep_recipe(folder: Path, recipe: Mapping[str, Any]) -> None:
+def _keep_recipe(output: Path, name: str, recipe: Mapping[str, Any]) -> None:
+    folder = output / name
     path = folder / RECIPE_NAME
     try:
-        with writing(folder):
+        # Of two jobs that start at once, the second finds the recipe of the first.
+        with writing(folder), only_writer(output):
             folder.mkdir(parents=True, exist_ok=True)
             if path.exists() and json.loads(path.read_text()) != recipe:
                 raise RunError(f"{folder}: holds predictions of other runs, data or settings; choose another --output")

@@ -61,18 +61,18 @@ def simulate(
         raise UserError(f"unknown scale {scale!r}; choose from {', '.join(SCALES)}")
     out = Path(out)
     graphs = [graph for collection in collections for graph in list_graphs(SCALES[scale], collection)]
-    finished = _open_journal(out, scale, seed)
-    pending = [graph for graph in graphs if graph not in finished]
-    with (
-        only_writer(out),
-        (out / JOURNAL_NAME).open("a") as journal,
-        Progress(len(graphs), f"simulate {scale}", "graph", done=len(graphs) - len(pending)) as progress,
-    ):
-        for graph, candidates in _run(out, scale, seed, pending, num_workers):
-            finished[graph] = candidates
-            journal.write(json.dumps(asdict(graph) | {"candidates": candidates}) + "\n")
-            journal.flush()
-            progress.update()
+    with only_writer(out):
+        finished = _open_journal(out, scale, seed)
+        pending = [graph for graph in graphs if graph not in finished]
+        with (
+            (out / JOURNAL_NAME).open("a") as journal,
+            Progress(len(graphs), f"simulate {scale}", "graph", done=len(graphs) - len(pending)) as progress,
+        ):
+            for graph, candidates in _run(out, scale, seed, pending, num_workers):
+                finished[graph] = candidates
+                journal.write(json.dumps(asdict(graph) | {"candidates": candidates}) + "\n")
+                journal.flush()
+                progress.update()
     log.info("simulated %s graphs at scale %s into %s", len(pending), scale, out)
     counts = {name: [finished[graph] for graph in graphs if graph.collection == name] for name in collections}
     return {name: {"graphs": len(each), "candidates": sum(each)} for name, each in counts.items()}

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -256,10 +256,20 @@ def train_run(
         _logger.info("%s: already trained", run.path)
         return run.read_json(RESULT_NAME)
     strategy = strategy or tf.distribute.get_strategy()
-    with only_writer(run.path) if is_chief(strategy) else contextlib.nullcontext():
+    with _only_trainer(run) if is_chief(strategy) else contextlib.nullcontext():
+        if (run.path / RESULT_NAME).exists():  # another process has finished it meanwhile
+            return run.read_json(RESULT_NAME)
         with strategy.scope():
             task = make_task()
         return Trainer(task, run, strategy=strategy).train()
+
+
+@contextlib.contextmanager
+def _only_trainer(run: RunDirectory) -> Iterator[None]:
+    """Holds a run, and checks its config again: of two trainings that start at once, both may have written theirs."""
+    with only_writer(run.path):
+        RunDirectory.start(run.path, run.config)
+        yield
 
 
 def train_many(

@@ -75,11 +75,11 @@ def demo_rows(topology: str = "v4:2x2x1") -> Iterator[Row]:
     yield Row("official GraphSAGE, its own operations", topology, _official_peer, notes=("",))
 
 
-def official_rows(precision: str, topologies: Sequence[str], folders: Sequence[str], step: str) -> Iterator[Row]:
+def official_rows(precision: str, step: str, chosen: argparse.Namespace) -> Iterator[Row]:
     """The shipped configs at the official sizes."""
-    for folder in folders:
-        for model in MODELS:
-            for collection in COLLECTIONS:
+    for folder in chosen.folders:
+        for model in chosen.models:
+            for collection in chosen.collections:
                 name = f"{folder}/{model}/{collection.replace(':', '_')}"
                 overrides = ["data.static_shapes=true", f"training.precision={precision}"]
                 if folder == "paper" and "layout" in name:  # its batch is packed on TPUs; see docs/tpu.md
@@ -87,7 +87,7 @@ def official_rows(precision: str, topologies: Sequence[str], folders: Sequence[s
                 config = load_config(find_config(name), overrides)
                 sizes = official_batches(config)
                 notes = (f"{sizes.graphs_per_batch:.1f}", f"{100 * sizes.padding_share:.0f} %")
-                for topology in topologies:
+                for topology in chosen.topologies:
                     for part, trace in _parts(config, sizes.limits, step):
                         yield Row(f"{name}{part}", topology, trace, notes=notes)
 
@@ -173,6 +173,8 @@ def main() -> None:
     parser.add_argument("--topologies", nargs="+", default=list(TOPOLOGIES))
     parser.add_argument("--precisions", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--folders", nargs="+", choices=("ranking", "paper"), default=["ranking", "paper"])
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--collections", nargs="+", choices=list(COLLECTIONS), default=list(COLLECTIONS))
     parser.add_argument("--steps", nargs="+", choices=("train", "score"), default=["train", "score"])
     parser.add_argument("--work", type=Path, help="folder of the compiler's answers (default: none are kept)")
     parser.add_argument("--quick", action="store_true", help="one tiny step")
@@ -193,7 +195,7 @@ def main() -> None:
         if "official" in arguments.tables:
             for step in arguments.steps:
                 for precision in arguments.precisions:
-                    rows = official_rows(precision, arguments.topologies, arguments.folders, step)
+                    rows = official_rows(precision, step, arguments)
                     print_table(f"Official sizes, {step}, {precision}", rows, ["graphs", "padding"], cache)
 
 

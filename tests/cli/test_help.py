@@ -20,6 +20,7 @@ ORDER = (
     "preprocess",
     "verify",
     "config",
+    "compile",
     "train",
     "evaluate",
     "predict",

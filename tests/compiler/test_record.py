@@ -24,6 +24,7 @@ ENTRY %main (a: f32[8]) -> f32[8] {
   %a = f32[8]{0:T(128)} parameter(0)
   %scatter_fusion = f32[8]{0:T(128)} fusion(%a), kind=kCustom, calls=%fused_computation.1
   %gather.2 = f32[8]{0:T(128)S(1)} gather(%scatter_fusion, %a), offset_dims={}
+  %offloaded = f32[8]{0:T(128)} copy(%a), backend_config={"estimated_cycles":"9223372036854775807"}
   %small = f32[]{:T(128)} bitcast(%a)
   %fusion.7 = (f32[8]{0:T(128)}, f32[8]{0}) fusion(%a), kind=kLoop, metadata={op_name="model/layer_1/mul"}, backend_config={"window_config":{},"estimated_cycles":"70"}
   ROOT %add = f32[8]{0:T(128)} add(%a, %a), backend_config={"estimated_cycles":"30"}
@@ -34,7 +35,7 @@ ENTRY %main (a: f32[8]) -> f32[8] {
 def test_estimates_are_read_from_what_runs_by_itself():
     found = read_estimates(COMPILED)
     assert (found["cycles"], found["num_estimated"]) == (100, 2)
-    assert found["unestimated"] == {"gather": 1, "scatter": 1}
+    assert found["unestimated"] == {"copy": 1, "gather": 1, "scatter": 1}
     assert found["costly"] == (CostlyOp("fusion.7", "model/layer_1/mul", 70), CostlyOp("add", "", 30))
 
 

@@ -34,7 +34,7 @@ def add_compile(stages: argparse._SubParsersAction) -> None:
         "--config", metavar="FILE", help="YAML file, or the name of a shipped one (default: the built-in settings)"
     )
     where = stage.add_mutually_exclusive_group()
-    where.add_argument("--datasets", type=Path, metavar="DIR", help="pad to the sizes of these preprocessed datasets")
+    where.add_argument("--datasets", type=Path, metavar="DIR", help="pad to the sizes of these datasets instead")
     where.add_argument(
         "--sizes", choices=("official",), default="official", help="pad to the sizes of the official collections"
     )
@@ -48,7 +48,7 @@ def add_compile(stages: argparse._SubParsersAction) -> None:
     stage.add_argument("--step", choices=("train", "score"), default="train", help="the step to compile")
     add_number(stage, "--replicas", 1, "devices that sum their gradients", high=64, default=1)
     add_number(stage, "--time-limit", 1, "seconds of one compilation", default=1800)
-    add_path(stage, "--output", "FILE", "write the records as JSON")
+    add_path(stage, "--output", "FILE", "also write the records as JSON")
     add_overrides(stage)
 
 

@@ -16,6 +16,7 @@ _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (.+)$")
 _OPCODE = re.compile(r"\s([a-z][\w\-]*)\(")
 _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 _CALLED = re.compile(r"\bcalls=%?([\w.\-]+)")
+_UNKNOWN = 1 << 62  # the compiler writes the largest integer where it has no estimate
 _SOURCE = re.compile(r'op_name="([^"]*)"')
 # What moves data or computes, and may lack an estimate. Parameters, tuples, bitcasts and the like do nothing.
 _WORKING = frozenset(
@@ -83,7 +84,7 @@ def read_estimates(text: str) -> dict[str, Any]:
     unestimated: dict[str, int] = {}
     for name, body in _scheduled(text):
         cycles, source = _CYCLES.search(body), _SOURCE.search(body)
-        if cycles:
+        if cycles and int(cycles[1]) < _UNKNOWN:
             estimated.append(CostlyOp(name, source[1] if source else "", int(cycles[1])))
             continue
         opcode = _OPCODE.search(f" {body}")

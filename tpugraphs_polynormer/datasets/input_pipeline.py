@@ -129,10 +129,11 @@ def parse_graph(kind: str, record: tf.Tensor, codes: tf.Tensor, costs: tf.Tensor
     """The stored graph with its drawn candidates as features, a GraphTensor of one component."""
     # The context loses the name: a TPU takes no strings.
     graph = tfgnn.parse_single_example(graph_spec(kind), record)
-    return _with_codes(graph.replace_features(context={"costs": costs[None], "candidate_mask": mask[None]}), codes)
+    return with_codes(graph.replace_features(context={"costs": costs[None], "candidate_mask": mask[None]}), codes)
 
 
-def _with_codes(graph: tfgnn.GraphTensor, codes: tf.Tensor) -> tfgnn.GraphTensor:
+def with_codes(graph: tfgnn.GraphTensor, codes: tf.Tensor) -> tfgnn.GraphTensor:
+    """The graph with the codes [num_config_nodes, k] of its candidates."""
     return graph.replace_features(node_sets={"nconfig": {**graph.node_sets["nconfig"].features, "codes": codes}})
 
 
@@ -150,7 +151,7 @@ def merge_graphs(graph: tfgnn.GraphTensor) -> tfgnn.GraphTensor:
     starts = tf.cumsum(merged.node_sets["config_value"].sizes, exclusive=True)
     nconfigs = merged.node_sets["nconfig"]
     shifts = tf.repeat(starts, nconfigs.sizes)
-    return _with_codes(merged, nconfigs["codes"] + shifts[:, None])
+    return with_codes(merged, nconfigs["codes"] + shifts[:, None])
 
 
 def pad_batch(graph: tfgnn.GraphTensor, budget: tfgnn.SizeConstraints) -> tfgnn.GraphTensor:
@@ -160,7 +161,7 @@ def pad_batch(graph: tfgnn.GraphTensor, budget: tfgnn.SizeConstraints) -> tfgnn.
     padded, _ = tfgnn.pad_to_total_sizes(graph, budget)
     codes = padded.node_sets["nconfig"]["codes"]
     is_real = tf.range(tf.shape(codes)[0]) < num_config_nodes
-    return _with_codes(padded, tf.where(is_real[:, None], codes, num_config_values))
+    return with_codes(padded, tf.where(is_real[:, None], codes, num_config_values))
 
 
 @dataclass(frozen=True)

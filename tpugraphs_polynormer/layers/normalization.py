@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tpugraphs_polynormer.layers.ops.attention import expand_like
 from tpugraphs_polynormer.layers.ops.formulation import in_xla
 from tpugraphs_polynormer.layers.registration import Configured, register
 
@@ -131,8 +132,3 @@ class MaskedBatchNorm(Configured, tf.keras.layers.Layer):
         self.moving_mean.assign(self.momentum * self.moving_mean + (1 - self.momentum) * mean)
         self.moving_variance.assign(self.momentum * self.moving_variance + (1 - self.momentum) * unbiased)
         return mean, variance
-
-
-def expand_like(per_node: tf.Tensor, states: tf.Tensor) -> tf.Tensor:
-    """[num_nodes] -> [num_nodes, 1, ...] with the rank of `states`."""
-    return tf.reshape(per_node, [-1] + [1] * (states.shape.rank - 1))

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tpugraphs_polynormer.hlo.shapes import LANES
 from tpugraphs_polynormer.layers.neighbours import PlainRows
-from tpugraphs_polynormer.layers.ops.attention import attend_unsorted, merge_columns
+from tpugraphs_polynormer.layers.ops.attention import attend_columns, attend_unsorted, merge_columns
 
 
 class _StaticFields(NamedTuple):
@@ -51,7 +52,12 @@ class StaticEdges(PlainRows, _StaticFields):
         self, source_logits: tf.Tensor, target_logits: tf.Tensor, values: tf.Tensor, *, formulation: str = "auto"
     ) -> tf.Tensor:
         """GAT attention (see layers/ops/attention.py); the formulation is `unsorted`."""
-        attended = attend_unsorted(*merge_columns(source_logits, target_logits, values), self, loops=self.loops)
+        loops = self.loops[:, 0]
+        if source_logits.shape[-1] % LANES == 0:  # repeated logits that fill the lanes: candidates may stay apart
+            flat = tf.reshape(values, source_logits.shape)
+            attended = attend_columns(source_logits, target_logits, flat, self, loops=loops)
+        else:
+            attended = attend_unsorted(*merge_columns(source_logits, target_logits, values), self, loops=loops)
         return tf.reshape(attended, values.shape)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
-from tpugraphs_polynormer.datasets.input_pipeline import graph_spec
+from tpugraphs_polynormer.datasets.input_pipeline import graph_spec, with_codes
 from tpugraphs_polynormer.files import remove_leftovers, sync, temporary_folder
 from tpugraphs_polynormer.ranking.runs import load_ranker
 from tpugraphs_polynormer.ranking.task import RankingTask
@@ -90,6 +90,4 @@ def _parse(spec: tfgnn.GraphTensorSpec, record: tf.Tensor) -> tfgnn.GraphTensor:
     codes = tf.transpose(tf.reshape(tf.cast(drawn[_CODES], tf.int32), tf.stack([count, num_config_nodes])))
     mask = tf.fill(tf.stack([1, count]), True)
     costs = tf.zeros(tf.stack([1, count]), tf.int64)
-    return graph.replace_features(
-        context={"costs": costs, "candidate_mask": mask}, node_sets={"nconfig": {"codes": codes}}
-    )
+    return with_codes(graph.replace_features(context={"costs": costs, "candidate_mask": mask}), codes)

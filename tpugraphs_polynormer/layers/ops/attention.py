@@ -92,24 +92,37 @@ def attend_unsorted(
     A TPU pads the last axis to 128: [edges, 8, 16] would occupy eight times its size, and [edges, 8] sixteen times.
 
     Args:
-      loops: [num_nodes, 1] float32, 1 for nodes that also attend to themselves, besides their edges; None for none.
+      loops: [num_nodes] float32, 1 for nodes that also attend to themselves, besides their edges; None for none.
     """
     shape, dim = tf.shape(values), values.shape[2]
     flat = tf.reshape(values, [shape[0], (values.shape[1] or shape[1]) * dim])
     logits = source_logits, target_logits
-    if source_logits.shape[1] != flat.shape[1]:
-        logits = (tf.repeat(each, dim, axis=1) for each in logits)
-    arrays = (tf.cast(each, tf.float32) for each in (*logits, flat))
-    attended = _attend_flat(edges, negative_slope, loops)(*arrays)
-    return tf.cast(tf.reshape(attended, tf.concat([[edges.num_nodes], shape[1:]], 0)), values.dtype)
+    if source_logits.shape[1] is None or source_logits.shape[1] != flat.shape[1]:
+        times = tf.shape(flat)[1] // tf.shape(source_logits)[1]  # 1 or dim
+        logits = (tf.repeat(each, times, axis=1) for each in logits)
+    attended = attend_columns(*logits, flat, edges, negative_slope=negative_slope, loops=loops)
+    return tf.reshape(attended, tf.concat([[edges.num_nodes], shape[1:]], 0))
+
+
+def attend_columns(
+    source_logits: tf.Tensor,
+    target_logits: tf.Tensor,
+    values: tf.Tensor,
+    edges: UnsortedEdges,
+    *,
+    negative_slope: float = 0.2,
+    loops: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """`attend_unsorted` of three arrays of equal shape, [rows, (candidates,) width]: each number has its own logits."""
+    arrays = (tf.cast(each, tf.float32) for each in (source_logits, target_logits, values))
+    return tf.cast(_attend_flat(edges, negative_slope, loops)(*arrays), values.dtype)
 
 
 def _attend_flat(edges: UnsortedEdges, slope: float, loops: tf.Tensor | None):
-    """Attention of (source_logits, target_logits, values), [rows, width] each, every column with its own logits.
+    """Attention of (source_logits, target_logits, values), of equal shapes [rows, (candidates,) width].
 
     Gathers and sums are few and wide: what goes along an edge in one direction goes in one array.
     """
-    keep = 1.0 if edges.mask is None else tf.cast(edges.mask, tf.float32)[:, tf.newaxis]
 
     def weigh(sent: tf.Tensor, received: tf.Tensor, reference: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Weights exp(logit - reference), and the slope of the leaky ReLU at each logit."""
@@ -119,19 +132,21 @@ def _attend_flat(edges: UnsortedEdges, slope: float, loops: tf.Tensor | None):
     @tf.custom_gradient
     def attention(source_logits: tf.Tensor, target_logits: tf.Tensor, values: tf.Tensor):
         num_targets, num_sources = edges.num_nodes, source_logits.shape[0] or tf.shape(source_logits)[0]
+        keep = 1.0 if edges.mask is None else expand_like(tf.cast(edges.mask, tf.float32), values)
+        own_loops = None if loops is None else expand_like(loops, values)
         sent, sent_values = _gather_rows([source_logits, values], edges.source)
         # The leaky ReLU never falls, so the highest logit is that of the highest source.
-        highest = tf.math.unsorted_segment_max(_mask_logits(sent, edges.mask), edges.target, num_targets)
-        highest = tf.maximum(highest, _MASKED_LOGIT)
-        if loops is not None:
-            highest = tf.maximum(highest, tf.where(loops > 0, source_logits, _MASKED_LOGIT))
+        counted = sent if edges.mask is None else tf.where(keep > 0, sent, _MASKED_LOGIT)
+        highest = tf.maximum(tf.math.unsorted_segment_max(counted, edges.target, num_targets), _MASKED_LOGIT)
+        if own_loops is not None:
+            highest = tf.maximum(highest, tf.where(own_loops > 0, source_logits, _MASKED_LOGIT))
         reference = tf.nn.leaky_relu(highest + target_logits, slope)
         weights, _ = weigh(sent, *_gather_rows([target_logits, reference], edges.target))
         weights *= keep
         summed, total = _sum_rows([weights * sent_values, weights], edges.target, num_targets)
-        if loops is not None:
+        if own_loops is not None:
             own, _ = weigh(source_logits, target_logits, reference)
-            summed, total = summed + loops * own * values, total + loops * own
+            summed, total = summed + own_loops * own * values, total + own_loops * own
         out = tf.math.divide_no_nan(summed, total)
         normalizer = tf.where(total > 0, reference + tf.math.log(total), 0.0)
 
@@ -150,10 +165,10 @@ def _attend_flat(edges: UnsortedEdges, slope: float, loops: tf.Tensor | None):
             of_logits = of_values * (sent_values - attended) * slopes
             source_gradient, values_gradient = _sum_rows([of_logits, of_values], edges.source, num_sources)
             target_gradient = tf.math.unsorted_segment_sum(of_logits, edges.target, num_targets)
-            if loops is None:
+            if own_loops is None:
                 return source_gradient, target_gradient, values_gradient
             weights, slopes = weigh(source_logits, target_logits, normalizer)
-            of_values = weights * loops * upstream
+            of_values = weights * own_loops * upstream
             of_logits = of_values * (values - out) * slopes
             return source_gradient + of_logits, target_gradient + of_logits, values_gradient + of_values
 
@@ -163,23 +178,23 @@ def _attend_flat(edges: UnsortedEdges, slope: float, loops: tf.Tensor | None):
 
 
 def _gather_rows(arrays: Sequence[tf.Tensor], rows: tf.Tensor) -> list[tf.Tensor]:
-    """The rows of arrays [n, width], by one gather for as many arrays as fit the lanes of a TPU together."""
-    return [part for group in _group(arrays) for part in _split(tf.gather(tf.concat(group, 1), rows), len(group))]
+    """The rows of arrays [n, ..., width], by one gather for as many arrays as fit the lanes of a TPU together."""
+    return [part for group in _group(arrays) for part in _split(tf.gather(tf.concat(group, -1), rows), len(group))]
 
 
 def _sum_rows(arrays: Sequence[tf.Tensor], segments: tf.Tensor, count: tf.Tensor | int) -> list[tf.Tensor]:
-    """The sums of arrays [num_edges, width] by segment, [count, width] each; grouped as in `_gather_rows`."""
-    sums = ((tf.math.unsorted_segment_sum(tf.concat(group, 1), segments, count), group) for group in _group(arrays))
+    """The sums of arrays [num_edges, ..., width] by segment, [count, ..., width]; grouped as in `_gather_rows`."""
+    sums = ((tf.math.unsorted_segment_sum(tf.concat(group, -1), segments, count), group) for group in _group(arrays))
     return [part for summed, group in sums for part in _split(summed, len(group))]
 
 
 def _group(arrays: Sequence[tf.Tensor]) -> list[Sequence[tf.Tensor]]:
-    size = max(1, LANES // (arrays[0].shape[1] or LANES))
+    size = max(1, LANES // (arrays[0].shape[-1] or LANES))
     return [arrays[start : start + size] for start in range(0, len(arrays), size)]
 
 
 def _split(array: tf.Tensor, count: int) -> list[tf.Tensor]:
-    return tf.split(array, count, 1) if count > 1 else [array]
+    return tf.split(array, count, -1) if count > 1 else [array]
 
 
 # Attention, sorted: with its own gradient, which keeps nothing per edge.
@@ -318,6 +333,11 @@ def _sum_last(values: tf.Tensor) -> tf.Tensor:
     own = _matrices_of(columns)
     sums = tf.reshape(values, [-1, own * dim]) @ tf.repeat(tf.eye(own), dim, 0)
     return tf.reshape(sums, [-1, columns])
+
+
+def expand_like(per_row: tf.Tensor, array: tf.Tensor) -> tf.Tensor:
+    """[rows] -> [rows, 1, ...] with the rank of `array`."""
+    return tf.reshape(per_row, [-1] + [1] * (array.shape.rank - 1))
 
 
 def _mask_logits(logits: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:

@@ -116,7 +116,7 @@ def test_the_stage_prints_the_record_and_writes_json(capsys, tmp_path):
     printed = capsys.readouterr().out
     assert "v4:2x2x1" in printed and "ops without an estimate" in printed and "% padding" in printed
     content = json.loads(output.read_text())
-    assert content["records"][0]["cycles"] > 0 and content["batch"]["nodes"] == 2 * 512
+    assert content["records"][0]["cycles"] > 0 and content["batch"]["limits"]["nodes"] == 2 * 512
 
 
 def test_a_config_that_does_not_fit_is_one_line_and_exit_code_two(capsys):

@@ -5,7 +5,13 @@ import pytest
 
 from tpugraphs_polynormer.catalog import COLLECTIONS
 from tpugraphs_polynormer.config.schema import RankingDataConfig
-from tpugraphs_polynormer.datasets.batch_plan import BATCH_SIZES, BatchPlan, batch_limits, draw_official_sizes
+from tpugraphs_polynormer.datasets.batch_plan import (
+    BATCH_SIZES,
+    BatchPlan,
+    batch_limits,
+    describe_batches,
+    draw_official_sizes,
+)
 
 # nodes, edges, config nodes, config edges, config values of five graphs.
 SIZES = np.array([[10, 12, 2, 1, 3], [4, 5, 1, 0, 2], [6, 7, 2, 2, 2], [3, 3, 1, 0, 1], [9, 9, 2, 1, 4]])
@@ -32,6 +38,15 @@ def test_graphs_fill_a_batch_until_one_does_not_fit():
     assert plan.positions(2).tolist() == [3, 4, -1]
     assert plan.positions(3).tolist() == [5, -1, -1]  # the next epoch
     assert plan.padding_share() == pytest.approx(1 - 32 / 36)
+
+
+def test_batches_are_described():
+    packed = describe_batches(SIZES, RankingDataConfig(graphs_per_batch=1, batch_nodes=12))
+    assert packed.graphs_per_batch == pytest.approx(1) and packed.padding_share == pytest.approx(1 - 32 / 50)
+    plain = describe_batches(SIZES, RankingDataConfig(graphs_per_batch=2))
+    assert plain.padding_share == pytest.approx(1 - 2 * 6.4 / 20) and "2.0 graphs on average, 36 % padding" in str(
+        plain
+    )
 
 
 def test_a_batch_has_at_most_so_many_graphs():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,7 +81,7 @@ def _run_compile(args: argparse.Namespace) -> None:
         raise UserError("; ".join(failed))
 
 
-def _trace(config: Any, args: argparse.Namespace) -> tuple[list[tuple[str, bytes]], dict[str, float]]:
+def _trace(config: Any, args: argparse.Namespace) -> tuple[list[tuple[str, bytes]], dict[str, Any]]:
     """The modules of the step, by name, and facts of its batches."""
     from tpugraphs_polynormer.config.schema import NodeConfig
 
@@ -95,7 +96,7 @@ def _trace(config: Any, args: argparse.Namespace) -> tuple[list[tuple[str, bytes
     sizes = (
         traced_steps.dataset_batches(config, args.datasets) if args.datasets else traced_steps.official_batches(config)
     )
-    facts = sizes.limits | {"padding_share": sizes.padding_share, "graphs_per_batch": sizes.graphs_per_batch}
+    facts = {"described": str(sizes), **dataclasses.asdict(sizes)}
     if args.step == "train":
         return [("train", traced_steps.trace_ranking_step(config, sizes.limits, num_replicas=args.replicas))], facts
     if args.datasets:
@@ -103,7 +104,7 @@ def _trace(config: Any, args: argparse.Namespace) -> tuple[list[tuple[str, bytes
     return traced_steps.trace_scoring_steps(config), facts
 
 
-def format_records(records: Sequence[tuple[str, CompileRecord]], facts: dict[str, float]) -> str:
+def format_records(records: Sequence[tuple[str, CompileRecord]], facts: dict[str, Any]) -> str:
     """The records as a table, the batch that they were compiled for, and the costliest ops of the last one."""
     from tpugraphs_polynormer.ranking.tables import format_table
 
@@ -125,9 +126,7 @@ def format_records(records: Sequence[tuple[str, CompileRecord]], facts: dict[str
     ]
     lines = [format_table(header, rows)]
     if facts:
-        sizes = ", ".join(f"{value:,} {name}" for name, value in facts.items() if isinstance(value, int))
-        shape = f"{facts['graphs_per_batch']:.1f} graphs on average, {100 * facts['padding_share']:.0f} % padding"
-        lines.append(f"batch: {sizes}; {shape}")
+        lines.append(f"batch: {facts['described']}")
     last = records[-1][1]
     if last.compiles:
         counted = ", ".join(f"{count} {name}" for name, count in last.unestimated.items())

@@ -96,6 +96,24 @@ def add_datasets(parser: argparse.ArgumentParser) -> None:
     add_path(parser, "--datasets", "DIR", "folder of the preprocessed datasets", required=True)
 
 
+def add_strategy(parser: argparse.ArgumentParser, *, several_machines: bool = True) -> None:
+    """Adds --strategy, --devices and --tpu: on what TensorFlow computes."""
+    choices = ("auto", "cpu", "gpu", "tpu", *(("multiworker",) if several_machines else ()))
+    parser.add_argument("--strategy", default="auto", choices=choices, help="what computes; auto: GPUs, else CPU")
+    devices = "GPUs to use, or virtual CPU devices (default: all GPUs, one CPU)"
+    add_number(parser, "--devices", 1, devices, high=1024)
+    parser.add_argument(
+        "--tpu", default="local", metavar="NAME", help="with --strategy tpu: its name; local on a TPU VM"
+    )
+
+
+def make_chosen_strategy(args: argparse.Namespace) -> Any:
+    """The tf.distribute strategy of the options of `add_strategy`; call it before TensorFlow makes a tensor."""
+    from tpugraphs_polynormer.training.distribution import make_strategy
+
+    return make_strategy(args.strategy, tpu=args.tpu, num_devices=args.devices or 0)
+
+
 def read_config_option(name: str | None, overrides: Sequence[str]) -> Any:
     """The config of --config, a path or the name of a shipped one, and --set; the defaults without a name."""
     from tpugraphs_polynormer.config.loader import find_config

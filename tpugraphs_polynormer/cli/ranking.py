@@ -15,8 +15,10 @@ from tpugraphs_polynormer.cli.options import (
     add_path,
     add_runs,
     add_seed,
+    add_strategy,
     check_output,
     conclude,
+    make_chosen_strategy,
 )
 from tpugraphs_polynormer.cli.parser import add_stage
 from tpugraphs_polynormer.errors import UserError
@@ -44,6 +46,7 @@ def _add_evaluate(stages: argparse._SubParsersAction) -> None:
     _add_split(evaluate, "valid", ("train", "valid", "test"))
     add_path(evaluate, "--indices", "DIR", "the folder eval_indices that `download` made (official protocol)")
     add_path(evaluate, "--output", "DIR", "folder for the csv and JSON files (default: the run directory)")
+    add_strategy(evaluate, several_machines=False)
 
 
 def _run_evaluate(args: argparse.Namespace) -> None:
@@ -52,9 +55,9 @@ def _run_evaluate(args: argparse.Namespace) -> None:
     import_tensorflow()
     from tpugraphs_polynormer.ranking.evaluate import evaluate_runs, format_evaluations
 
-    results = evaluate_runs(
-        args.run_dirs, args.datasets, split=args.split, indices_dir=args.indices, output=args.output
-    )
+    chosen = {"split": args.split, "indices_dir": args.indices, "output": args.output}
+    with make_chosen_strategy(args).scope():
+        results = evaluate_runs(args.run_dirs, args.datasets, **chosen)
     print(format_evaluations(results))
     num_graphs = sum(len(result.graphs) for result in results)
     where = args.output or ", ".join(map(str, args.run_dirs))
@@ -82,6 +85,7 @@ def _add_predict(stages: argparse._SubParsersAction) -> None:
     _add_split(predict, "test", ("valid", "test"))
     predict.add_argument("--average", default="rank", choices=("rank", "score"), help="how an ensemble is averaged")
     predict.add_argument("--beam", action="store_true", help="score in a Beam job (default runner: all cores)")
+    add_strategy(predict, several_machines=False)
     predict.set_defaults(takes_beam_arguments=True)
 
 
@@ -96,7 +100,8 @@ def _run_predict(args: argparse.Namespace) -> None:
 
         count = run(plan, args.beam_arguments)
     else:
-        count = predict(plan)
+        with make_chosen_strategy(args).scope():
+            count = predict(plan)
     print(f"{args.output}: {len(plan.tasks):,} graphs, {count:,} predicted now")
     num_runs = sum(map(len, plan.runs.values()))
     conclude(

@@ -10,11 +10,12 @@ from typing import Any
 from tpugraphs_polynormer.cli.compile import add_compile
 from tpugraphs_polynormer.cli.options import (
     add_datasets,
-    add_number,
     add_overrides,
     add_path,
+    add_strategy,
     check_output,
     conclude,
+    make_chosen_strategy,
     parse_numbers,
     read_config_option,
 )
@@ -22,7 +23,6 @@ from tpugraphs_polynormer.cli.parser import HelpFormatter, add_stage
 from tpugraphs_polynormer.process import import_tensorflow, keep_freed_memory
 
 TITLE = "training"
-_STRATEGIES = ("auto", "cpu", "gpu", "tpu", "multiworker")
 
 
 def _add_config(stages: argparse._SubParsersAction) -> None:
@@ -75,12 +75,7 @@ def _add_train(stages: argparse._SubParsersAction) -> None:
         help="one run per seed, each in its folder, and their spread (default: one run, of the config's seed)",
     )
     add_path(train, "--indices", "DIR", "the folder eval_indices that `download` made (official protocol)")
-    train.add_argument("--strategy", default="auto", choices=_STRATEGIES, help="what computes; auto: GPUs, else CPU")
-    devices = "GPUs to use, or virtual CPU devices (default: all GPUs, one CPU)"
-    add_number(train, "--devices", 1, devices, high=1024)
-    train.add_argument(
-        "--tpu", default="local", metavar="NAME", help="with --strategy tpu: its name; local on a TPU VM"
-    )
+    add_strategy(train)
     add_overrides(train)
 
 
@@ -90,12 +85,9 @@ def _run_train(args: argparse.Namespace) -> None:
     keep_freed_memory()
     import_tensorflow()
     from tpugraphs_polynormer.ranking.task import train_ranking
-    from tpugraphs_polynormer.training.distribution import make_strategy
 
-    strategy = make_strategy(args.strategy, tpu=args.tpu, num_devices=args.devices or 0)
-    result = train_ranking(
-        config, args.datasets, args.run_dir, strategy=strategy, seeds=args.seeds, indices_dir=args.indices
-    )
+    chosen = {"strategy": make_chosen_strategy(args), "seeds": args.seeds, "indices_dir": args.indices}
+    result = train_ranking(config, args.datasets, args.run_dir, **chosen)
     print(_format_result(result, args.run_dir))
     trained = f"{len(args.seeds):,} runs" if args.seeds else f"a run of {result['epochs']:,} epochs"
     conclude(f"{args.run_dir}: {trained}, trained on {config.data.collection} of {args.datasets}")

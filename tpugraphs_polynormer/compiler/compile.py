@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tpugraphs_polynormer.compiler.record import CompileRecord, CostlyOp, read_estimates
 from tpugraphs_polynormer.compiler.topologies import find_chip
@@ -63,7 +64,7 @@ def serialize_record(record: CompileRecord) -> str:
     return json.dumps(dataclasses.asdict(record) | derived, indent=1)
 
 
-def serialize_records(records: Sequence[tuple[str, CompileRecord]], facts: Mapping[str, float]) -> str:
+def serialize_records(records: Sequence[tuple[str, CompileRecord]], facts: Mapping[str, Any]) -> str:
     """Named records, and facts of the batch that they were compiled for, as JSON."""
     content = [{"step": name} | json.loads(serialize_record(record)) for name, record in records]
     return json.dumps({"batch": dict(facts), "records": content}, indent=1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -112,3 +113,27 @@ class BatchPlan:
         self._plan(0)
         order = self._epoch_order(0)
         return 1 - self._sizes[order, 0].sum() / (len(self._batches) * self._limits[0])
+
+
+@dataclass(frozen=True)
+class BatchSizes:
+    """The sizes of a config's training batches."""
+
+    limits: dict[str, int]  # BATCH_SIZES -> what the graphs of a batch have together at most
+    padding_share: float  # of a batch's nodes, the mean over an epoch, with static shapes
+    graphs_per_batch: float  # the mean over an epoch
+
+    def __str__(self) -> str:
+        shape = f"{self.graphs_per_batch:.1f} graphs on average, {100 * self.padding_share:.0f} % padding"
+        return f"{', '.join(f'{value:,} {name}' for name, value in self.limits.items())}; {shape}"
+
+
+def describe_batches(sizes: np.ndarray, config: RankingDataConfig, seed: int = 0) -> BatchSizes:
+    """The batches of graphs with these sizes [graphs, 5]."""
+    limits, most = batch_limits(sizes, config), config.graphs_per_batch
+    usual = float(sizes[:, 0].mean())
+    if not config.batch_nodes:
+        return BatchSizes(limits, 1 - most * usual / max(limits["nodes"], 1), most)
+    order = np.random.default_rng(seed).permutation(len(sizes))
+    share = float(BatchPlan(sizes, lambda epoch: order, limits=limits, most=most).padding_share())
+    return BatchSizes(limits, share, (1 - share) * limits["nodes"] / usual)

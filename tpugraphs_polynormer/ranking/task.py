@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from tpugraphs_polynormer.archives.indices import find_indices
 from tpugraphs_polynormer.catalog import find_collection
 from tpugraphs_polynormer.config.loader import ConfigError
 from tpugraphs_polynormer.config.schema import Config, RankingConfig, RankingDataConfig
+from tpugraphs_polynormer.datasets.batch_plan import describe_batches, measure_graphs
 from tpugraphs_polynormer.datasets.input_pipeline import Shard, iterate_blocks, make_training_dataset
 from tpugraphs_polynormer.datasets.manifest import DatasetError, Manifest
 from tpugraphs_polynormer.datasets.reader import RankingDataset
@@ -34,6 +36,8 @@ from tpugraphs_polynormer.training.losses import build_loss
 from tpugraphs_polynormer.training.run_directory import FACTS_NAME, RunDirectory
 from tpugraphs_polynormer.training.task import Metrics, plan_phases
 from tpugraphs_polynormer.training.trainer import train_many, train_run
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -232,6 +236,9 @@ def _make_task(run: RunDirectory, data_dir: Path | str, indices_dir: Path | str 
     collection = open_collection(run.config, data_dir)
     if writes:
         run.write_json(FACTS_NAME, asdict(DatasetFacts.of(collection.manifest)))
+    if run.config.data.static_shapes and writes:
+        sizes = measure_graphs(collection.split("train").graphs)
+        _logger.info("%s: batches of %s", run.path, describe_batches(sizes, run.config.data, run.config.seed))
     task = RankingTask(run.config, collection, indices_dir=indices_dir)
     _ = task.validation  # a wrong index file is an error now, not after the first epoch
     return task

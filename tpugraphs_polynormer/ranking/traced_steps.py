@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
@@ -14,8 +13,8 @@ from tpugraphs_polynormer.catalog import NUM_NODE_FEATURES, NUM_OPCODES, find_co
 from tpugraphs_polynormer.config.schema import RankingConfig
 from tpugraphs_polynormer.datasets.batch_plan import (
     BATCH_SIZES,
-    BatchPlan,
-    batch_limits,
+    BatchSizes,
+    describe_batches,
     draw_official_sizes,
     measure_graphs,
 )
@@ -36,33 +35,16 @@ from tpugraphs_polynormer.training.losses import build_loss
 from tpugraphs_polynormer.training.traced_step import trace_function, trace_training_step
 
 
-@dataclass(frozen=True)
-class BatchSizes:
-    """The static sizes of a config's training batches."""
-
-    limits: dict[str, int]  # BATCH_SIZES -> what the graphs of a batch have together at most
-    padding_share: float  # of a batch's nodes, the mean over an epoch
-    graphs_per_batch: float  # the mean over an epoch
-
-
 def official_batches(config: RankingConfig) -> BatchSizes:
     """The batches of the official collection, from the quantiles in the catalog."""
-    return _plan(draw_official_sizes(find_collection(config.data.collection)), config)
+    return describe_batches(draw_official_sizes(find_collection(config.data.collection)), config.data, config.seed)
 
 
 def dataset_batches(config: RankingConfig, datasets: Path) -> BatchSizes:
     """The batches of a preprocessed collection."""
-    return _plan(measure_graphs(open_collection(config, datasets).split("train").graphs), config)
-
-
-def _plan(sizes: np.ndarray, config: RankingConfig) -> BatchSizes:
-    limits, most = batch_limits(sizes, config.data), config.data.graphs_per_batch
-    order = np.random.default_rng(config.seed).permutation(len(sizes))
-    if not config.data.batch_nodes:
-        return BatchSizes(limits, 1 - most * float(sizes[:, 0].mean()) / max(limits["nodes"], 1), most)
-    plan = BatchPlan(sizes, lambda epoch: order, limits=limits, most=most)
-    share = plan.padding_share()
-    return BatchSizes(limits, float(share), (1 - float(share)) * limits["nodes"] / float(sizes[:, 0].mean()))
+    return describe_batches(
+        measure_graphs(open_collection(config, datasets).split("train").graphs), config.data, config.seed
+    )
 
 
 class _StepTask:

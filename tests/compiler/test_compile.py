@@ -36,11 +36,11 @@ def test_a_product_compiles_for_every_topology_with_an_estimate():
 
 def test_a_program_larger_than_the_memory_does_not_fit():
     def grow(x: tf.Tensor) -> tf.Tensor:
-        wide = tf.sin(x[:, tf.newaxis] * tf.range(200_000.0))  # 40,000 x 200,000 floats: 30 GiB
-        return tf.reduce_sum(tf.matmul(wide, wide, transpose_a=True)[:1])
+        wide = tf.sin(x @ x)
+        return tf.reduce_sum(tf.cos(wide @ wide))
 
-    record = compile_for_tpu(trace_function(grow, tf.ones([40_000])), "v5e:2x2")
-    assert not record.compiles and record.error.startswith("does not fit: Used ") and "\n" not in record.error
+    record = compile_for_tpu(trace_function(grow, tf.TensorSpec([60_000, 60_000])), "v5e:2x2")
+    assert not record.compiles and record.error.startswith("does not fit: ") and "\n" not in record.error
 
 
 def test_a_time_limit_ends_the_compilation():
@@ -78,7 +78,7 @@ def test_the_training_step_of_a_shipped_config_compiles(name, topology):
     record = compile_for_tpu(trace_ranking_step(config, SMALL), topology)
     assert record.compiles, record.error
     assert "sort" not in record.unestimated or "list_mle" in str(config.loss), "edges are not sorted on the device"
-    assert any("encoder" in op.source for op in record.costly), "the costliest ops name their layers"
+    assert any("ranking/" in op.source for op in record.costly), "the costliest ops name their layers"
 
 
 @pytest.mark.parametrize("name", ["ranking/polynormer/layout_xla_random", "paper/graphsage/tile_xla"])
@@ -125,4 +125,4 @@ def test_a_config_that_does_not_fit_is_one_line_and_exit_code_two(capsys):
     command = ["compile", "--config", "demo/tile_xla", "--topology", "v5e:2x2", *overrides]
     assert main([*command, "--set", "model.hidden_dim=256", "--set", "model.fusion=early"]) == 2
     told = capsys.readouterr().err.splitlines()[-1]
-    assert "v5e:2x2: does not fit: Used" in told and "lower data.batch_nodes" in told
+    assert "v5e:2x2: does not fit: " in told and "lower data.batch_nodes" in told

@@ -23,7 +23,8 @@ from tpugraphs_polynormer.files import write_text
 
 TIME_LIMIT = 1800.0  # seconds
 _FAILED_CHECK = re.compile(r"(\w+\.cc:\d+\] Check failed: .*)")
-_NO_MEMORY = re.compile(r"Ran out of memory in memory space hbm\. (Used \S+ of \S+ hbm)")
+# Two forms of the compiler's message, of which the second names the memory that is there.
+_NO_MEMORY = re.compile(r"Ran out of memory (?:in memory space hbm\. (Used \S+ of \S+ hbm)|on HBM, (.*?)\.(?:\s|$))")
 
 
 def compile_for_tpu(
@@ -105,7 +106,8 @@ def describe_refusal(message: str) -> str:
     """One line of the compiler's error message; a program that does not fit says by how much."""
     memory = _NO_MEMORY.search(message)
     if memory:
-        return f"does not fit: {memory[1]}; lower data.batch_nodes, data.graphs_per_batch or candidates_per_graph"
+        advice = "lower data.batch_nodes, data.graphs_per_batch or data.candidates_per_graph"
+        return f"does not fit: {memory[1] or memory[2]}; {advice}"
     return f"the compiler refused: {message.splitlines()[0][:300]}"
 
 

@@ -123,6 +123,6 @@ def test_a_config_that_does_not_fit_is_one_line_and_exit_code_two(capsys):
     large = ["data.graphs_per_batch=64", "data.batch_nodes=0", "data.candidates_per_graph=512"]
     overrides = [word for each in large for word in ("--set", each)]
     command = ["compile", "--config", "demo/tile_xla", "--topology", "v5e:2x2", *overrides]
-    assert main([*command, "--set", "model.hidden_dim=256", "--set", "model.fusion=early"]) == 2
+    assert main([*command, "--set", "model.hidden_dim=256"]) == 2
     told = capsys.readouterr().err.splitlines()[-1]
     assert "v5e:2x2: does not fit: " in told and "lower data.batch_nodes" in told

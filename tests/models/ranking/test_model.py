@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
 from tests.ranking_data import COLLECTIONS, LAYOUT, TILE, built_model, collection, first_batch, small_config
+from tpugraphs_polynormer.datasets.input_pipeline import with_codes
 from tpugraphs_polynormer.models.ranking.batch import unpack_batch
 from tpugraphs_polynormer.ranking.task import DatasetFacts, RankingTask, build_ranking_model
 from tpugraphs_polynormer.training.losses import build_loss
@@ -66,9 +67,8 @@ def test_a_batch_is_its_graphs_one_at_a_time(variant):
 
 def reorder_candidates(graph: tfgnn.GraphTensor, order: np.ndarray) -> tfgnn.GraphTensor:
     context = {name: tf.gather(graph.context[name], order, axis=1) for name in ("costs", "candidate_mask")}
-    nconfigs = graph.node_sets["nconfig"]
-    codes = tf.gather(nconfigs["codes"], order, axis=1)
-    return graph.replace_features(context=context, node_sets={"nconfig": {**nconfigs.features, "codes": codes}})
+    codes = tf.gather(graph.node_sets["nconfig"]["codes"], order, axis=1)
+    return with_codes(graph.replace_features(context=context), codes)
 
 
 @pytest.mark.parametrize("extra", [(), (CROSS,)], ids=["alone", "cross"])
@@ -141,7 +141,7 @@ def test_masked_candidates_are_unseen_and_the_others_seen_across_candidates():
     for column, sees in ((49, False), (0, True)):
         changed = codes.copy()
         changed[:, column] = codes[:, 1]
-        after = model(graph.replace_features(node_sets={"nconfig": {"codes": tf.constant(changed)}})).numpy()
+        after = model(with_codes(graph, tf.constant(changed))).numpy()
         rest = mask.copy()
         rest[:, column] = False
         assert (np.abs(after - before)[rest].max() > 1e-5) == sees

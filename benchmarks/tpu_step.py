@@ -45,6 +45,7 @@ MODELS = ("polynormer", "polynormer_local", "graphsage")
 BEFORE = {
     "late fusion, no encoder over config nodes": "7.23",
     "late fusion, as shipped": "the compiler aborts",
+    "late fusion, polynormer-local": "the compiler aborts (6ee5dd3)",
     "late fusion, graphsage": "the compiler aborts",
     "early fusion": "28.30",
 }

@@ -90,7 +90,9 @@ def test_compiled_scores_are_those_of_the_host_in_one_program_per_size_class(var
     split.close()
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "variant", [each if each.endswith("late") else pytest.param(each, marks=pytest.mark.slow) for each in VARIANTS]
+)
 def test_the_scoring_step_has_no_dynamic_dimension(variant):
     model = built_model(config_of(variant))
     sizes = GraphSizes(nodes=9, edges=11, config_nodes=4, config_edges=5, config_values=6)
@@ -198,6 +200,7 @@ for variant in ("layout-late", "layout-early", "cross"):
 """
 
 
+@pytest.mark.slow
 def test_two_devices_give_the_scores_of_one():
     done = subprocess.run(
         [sys.executable, "-c", _TWO_DEVICES, str(datasets())], capture_output=True, text=True, cwd=ROOT, timeout=300

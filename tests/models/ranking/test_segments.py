@@ -57,7 +57,7 @@ def test_states_outside_the_segment_are_those_of_the_whole_graph(encoder: str) -
     model, batch = built_model(config), unpack_batch(first_batch(config))
     run = {"phase": None, "training": True}
     encoded = model.encode(batch, training=True)
-    config_states = model._project_config_values(batch, encoded.nconfig_dims)
+    config_states = model._project_config_values(batch)
     whole = model._run_naively(batch, encoded.states, config_states, run).numpy()
     state = model.segments.state.numpy()
     selected = model.segments(batch.op_graphs).numpy()

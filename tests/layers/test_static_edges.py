@@ -72,6 +72,21 @@ def test_attention_equals_that_of_an_edge_index(columns, repeated, jit):
     assert_equal(differentiate(tf.function(attend, jit_compile=jit), source, target, values), expected)
 
 
+@pytest.mark.parametrize("repeated", [False, True], ids=["one_logit", "repeated_logits"])
+def test_attention_as_wide_as_the_lanes_keeps_candidates_apart(repeated):
+    static, index = both_kinds()
+    heads, dim = (64, 2) if repeated else (128, 2)  # logits of 128 numbers in both cases
+    source, target = (random_array(NODES, 3, heads, seed=seed) for seed in (1, 2))
+    values = random_array(NODES, 3, heads, dim)
+    expected = differentiate(lambda *arrays: index.attend(*arrays, formulation="fused"), source, target, values)
+
+    def attend(source: tf.Tensor, target: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+        logits = (tf.repeat(each, dim, axis=-1) if repeated else each for each in (source, target))
+        return static.attend(*logits, values)
+
+    assert_equal(differentiate(attend, source, target, values), expected)
+
+
 def test_a_node_without_edges_and_loop_gets_zeros():
     static, _ = both_kinds()
     alone = static._replace(loops=tf.concat([static.loops[:7], tf.zeros([1, 1]), static.loops[8:]], 0))

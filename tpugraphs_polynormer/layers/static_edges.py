@@ -53,7 +53,8 @@ class StaticEdges(PlainRows, _StaticFields):
     ) -> tf.Tensor:
         """GAT attention (see layers/ops/attention.py); the formulation is `unsorted`."""
         loops = self.loops[:, 0]
-        if source_logits.shape[-1] % LANES == 0:  # repeated logits that fill the lanes: candidates may stay apart
+        is_repeated = source_logits.shape.num_elements() == values.shape.num_elements()
+        if is_repeated and source_logits.shape[-1] % LANES == 0:  # they fill the lanes: candidates may stay apart
             flat = tf.reshape(values, source_logits.shape)
             attended = attend_columns(source_logits, target_logits, flat, self, loops=loops)
         else:

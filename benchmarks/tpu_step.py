@@ -40,6 +40,7 @@ from tpugraphs_polynormer.training.traced_step import trace_function
 # The batch of the demo's layout:xla:random that the first measurement used: 4 graphs of 16 candidates.
 DEMO_LIMITS = {"nodes": 7448, "edges": 8700, "config_nodes": 216, "config_edges": 428, "config_values": 104}
 DEMO = "demo/layout_xla_random"
+PACKED = {"layout:xla": 45_056, "layout:nlp": 22_528, "tile": 2_560}  # nodes of a batch, as in configs/ranking
 MODELS = ("polynormer", "polynormer_local", "graphsage")
 # What the step of commit bef7e82 took, before this was built: Mcycles on v4.
 BEFORE = {
@@ -84,8 +85,8 @@ def official_rows(precision: str, step: str, chosen: argparse.Namespace) -> Iter
             for collection in chosen.collections:
                 name = f"{folder}/{model}/{collection.replace(':', '_')}"
                 overrides = ["data.static_shapes=true", f"training.precision={precision}"]
-                if folder == "paper" and "layout" in name:  # its batch is packed on TPUs; see docs/tpu.md
-                    overrides.append(f"data.batch_nodes={45_056 if 'xla' in collection else 22_528}")
+                if folder == "paper":  # its batch is packed on TPUs; see docs/tpu.md
+                    overrides.append(f"data.batch_nodes={PACKED[collection.rpartition(':')[0]]}")
                 config = load_config(find_config(name), overrides)
                 sizes = official_batches(config)
                 notes = (f"{sizes.graphs_per_batch:.1f}", f"{100 * sizes.padding_share:.0f} %")

@@ -1,0 +1,139 @@
+"""What each option of the ranking model is worth: tau with it minus tau without it, over collections and seeds.
+
+    python benchmarks/ablation.py --work DIR [--labels ARCHIVES]      # every option alone, then the best together
+    python benchmarks/ablation.py --work DIR --options max_readout ema --collections layout:xla:default
+    python benchmarks/ablation.py --quick    # tiny data, one option, to check that it runs
+
+The base is configs/ranking/polynormer, made smaller for two cores (trials.py). Every trial with an option has a partner
+without it: same collection, same seed. The table has the mean of these differences over all pairs, its interval of
+95 % (Student's t), and the time of a training step relative to the partner's. `together` has the options whose
+interval is above 0. ARCHIVES are those of `tpugraphs label`; their test split judges too. Finished trials are reused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from scipy.stats import t as student
+from trials import QUICK, Judged, Result, Trial, run_once, run_trials, simulate, small_overrides
+
+LAYOUTS = ("layout:xla:default", "layout:xla:random", "layout:nlp:default", "layout:nlp:random")
+LABELLED = "compiler"  # the collection of compiler-labelled archives
+MODEL = "polynormer"
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "cross_candidates": ("model.cross_candidates=nodes",),
+    "graph_norm": ("model.graph_norm=true",),
+    "squeeze_excite": ("model.squeeze_excite=true",),
+    "directed": ("model.directed=true",),
+    "max_readout": ("model.max_readout=true",),
+    "layout_positions": ("model.layout_features=both",),
+    "layout_dimensions": ("model.layout_features=dimensions",),
+    "size_tiles": ("model.size_features=tiles",),
+    "ema": ("training.ema_decay=0.99",),
+    "drop_edge": ("model.edge_dropout_rate=0.1",),
+    "relative_error": ("loss.relative_error=0.1",),
+    "local_only": ("model.encoder=polynormer-local",),
+    "graphsage": ("model.encoder=graphsage",),
+    "physics_features": ("model.physics=features",),
+    "physics_residual": ("model.physics=residual",),
+}
+# Not options of the model but other models, and the simulator's own answer: never part of `together`.
+APART = ("local_only", "graphsage", "physics_features", "physics_residual")
+
+
+def make_trial(work: Path, name: str, overrides: Sequence[str], collection: str, seed: str, sets: dict) -> Trial:
+    """The trial of a set of overrides on one collection."""
+    datasets, truth = sets[collection]
+    stored = "layout:xla:random" if collection == LABELLED else collection
+    stem = stored.replace(":", "_")
+    small = small_overrides("graphsage" if name == "graphsage" else MODEL, stored)
+    dropped = ("model.num_global_layers=1",) if name in ("local_only", "graphsage") else ()
+    folder = {"graphsage": "graphsage", "local_only": "polynormer_local"}.get(name, MODEL)
+    return Trial(
+        config=f"{folder}/{stem}",
+        datasets=datasets,
+        run=str(work / "runs" / name / collection.replace(":", "_") / f"seed-{seed}"),
+        judged=(Judged(datasets, stored, "test", truth),),
+        overrides=(*(each for each in small if each not in dropped), *overrides, f"seed={seed}"),
+    )
+
+
+def format_row(name: str, results: Sequence[Result], partners: Sequence[Result]) -> str:
+    """A line of the table."""
+    gains = [a.mean("tau") - b.mean("tau") for a, b in zip(results, partners, strict=True)]
+    low, high = interval(gains)
+    costs = [a.step_seconds / b.step_seconds for a, b in zip(results, partners, strict=True)]
+    tau = statistics.mean(each.mean("tau") for each in results)
+    return (
+        f"| {name} | {tau:.3f} | {statistics.mean(gains):+.3f} | {low:+.3f} to {high:+.3f} "
+        f"| {statistics.median(costs):.2f} |"
+    )
+
+
+def interval(gains: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of the mean of paired differences; all numbers if there is one pair."""
+    mean = statistics.mean(gains)
+    if len(gains) < 2:
+        return float("-inf"), float("inf")
+    half = student.ppf(0.975, len(gains) - 1) * statistics.stdev(gains) / len(gains) ** 0.5
+    return mean - half, mean + half
+
+
+def compare(args: argparse.Namespace) -> None:
+    """Trains the missing trials and prints the table, line by line."""
+    archives, datasets = simulate(args.work, "tiny" if args.quick else "small", list(args.collections))
+    sets: dict[str, tuple[str, str | None]] = {
+        name: (str(datasets), str(archives / "truth")) for name in args.collections
+    }
+    if args.labels is not None:
+        found = args.work / "compiler_data"
+        options = ["--archives", str(args.labels), "--datasets", str(found), "--collections", "layout:xla:random"]
+        run_once(args.work, "preprocess_compiler", ["preprocess", *options])
+        truth = args.labels / "truth"
+        sets[LABELLED] = (str(found), str(truth) if truth.exists() else None)
+    pairs = [(collection, seed) for seed in args.seeds for collection in sets]
+
+    def run(name: str, overrides: Sequence[str]) -> list[Result]:
+        changed = (*overrides, *args.overrides)
+        return run_trials([make_trial(args.work, name, changed, *pair, sets) for pair in pairs])
+
+    print(f"{len(pairs)} pairs: {', '.join(sets)}; seeds {', '.join(args.seeds)}\n")
+    print("| option | tau | gain | 95 % interval of the gain | step time |\n|---|---|---|---|---|")
+    base = run("base", ())
+    print(format_row("base", base, base), flush=True)
+    paying = []
+    for name in args.options:
+        results = run(name, OPTIONS[name] if name not in ("local_only", "graphsage") else ())
+        print(format_row(name, results, base), flush=True)
+        gains = [a.mean("tau") - b.mean("tau") for a, b in zip(results, base, strict=True)]
+        if interval(gains)[0] > 0 and name not in APART:
+            paying.append(name)
+    if len(paying) > 1:
+        joined = [each for name in paying for each in OPTIONS[name]]
+        print(format_row(f"together: {', '.join(paying)}", run("together", joined), base))
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, default=Path("runs/ablation"))
+    parser.add_argument("--labels", type=Path, help="archives that `tpugraphs label` wrote")
+    parser.add_argument("--options", nargs="+", choices=list(OPTIONS), default=list(OPTIONS))
+    parser.add_argument("--collections", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
+    parser.add_argument("--seeds", type=lambda text: text.split(","), default=["0", "1", "2"])
+    parser.add_argument("--set", action="append", default=[], dest="overrides", help="change a field for every run")
+    parser.add_argument("--quick", action="store_true", help="tiny data, one option: does it run?")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        if args.quick:
+            args.work, args.seeds, args.options = Path(folder), ["0"], ["ema"]
+            args.collections, args.overrides = ["layout:xla:random"], [*QUICK, *args.overrides]
+        compare(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -42,7 +42,8 @@ from tpugraphs_polynormer.archives.writer import write_archive, write_npz
 from tpugraphs_polynormer.catalog import find_collection
 from tpugraphs_polynormer.cli.main import main as run_command
 from tpugraphs_polynormer.datasets.reader import RankingDataset
-from tpugraphs_polynormer.ranking.metrics import graph_metrics, kendall_tau, true_costs
+from tpugraphs_polynormer.ranking.baselines import BASELINES, CostScorer, RandomScorer
+from tpugraphs_polynormer.ranking.metrics import graph_metrics, kendall_tau
 
 MODEL = "polynormer"
 TRAINED_ON = ["layout:xla:random", "layout:xla:default"]
@@ -132,15 +133,15 @@ def make_trials(
     return trials
 
 
-def judge_random_order(judged: Judged) -> Result:
-    """The expected metrics of a random order of the candidates."""
+def judge_baseline(judged: Judged, scorer: CostScorer | RandomScorer) -> Result:
+    """The metrics of a ranker that needs no training."""
     collection = find_collection(judged.collection)
     split, graphs = RankingDataset(Path(judged.datasets) / collection.folder).split(judged.split), []
     for number, entry in enumerate(split.graphs):
-        costs = true_costs(*read_truth(judged, entry.name, split, number), graph=entry.name)
+        runtimes, normalizers = read_truth(judged, entry.name, split, number)
         names = {"collection": judged.collection, "noise": split.noise(number), "graph": entry.name}
-        # Equal scores get the mean over random orders in every metric.
-        graphs.append(graph_metrics(collection.kind, costs, np.zeros(len(costs)), **names))
+        scores = scorer.score_graph(split, number)
+        graphs.append(graph_metrics(collection.kind, runtimes, scores, normalizers, **names))
     return Result(graphs, math.nan)
 
 
@@ -182,9 +183,8 @@ def compare(args: argparse.Namespace) -> None:
     results: dict[tuple[str, str], list[Result]] = {}
     for (name, physics, _), result in zip(trials, run_trials(list(trials.values())), strict=True):
         results.setdefault((name, physics), []).append(result)
-    cost_model = [judge_cost_model(sets["simulated"][0], work, each) for each in (layouts, kernels)]
-    for judged, cost, show in ((layouts, cost_model[0], print_layouts), (kernels, cost_model[1], print_tiles)):
-        rows = {"random order": [judge_random_order(judged)], "cost model": cost}
+    for judged, show in ((layouts, print_layouts), (kernels, print_tiles)):
+        rows = {label: [judge_baseline(judged, scorer)] for label, scorer in BASELINES.items()}
         is_tile = judged is kernels
         rows |= {
             f"{'simulated' if is_tile else name}, {physics}": found
@@ -194,24 +194,6 @@ def compare(args: argparse.Namespace) -> None:
         show(rows)
     if args.few_shot:
         print_few_shot(work, real, trials, args)
-
-
-def judge_cost_model(datasets: str, work: Path, judged: Judged) -> list[Result]:
-    """The analytic cost model as a ranker of its own (`model.encoder: none`)."""
-    is_tile = judged.collection == "tile:xla"
-    config = f"{MODEL}/{'tile_xla' if is_tile else 'layout_xla_random'}"
-    run = str(work / "runs" / "cost_model" / config)
-    return run_trials(
-        [
-            Trial(
-                config="../real/cost_model",
-                datasets=datasets,
-                run=run,
-                judged=(judged,),
-                overrides=(f"data.collection={judged.collection}",),
-            )
-        ]
-    )
 
 
 def print_few_shot(

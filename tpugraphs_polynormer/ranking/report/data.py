@@ -199,8 +199,7 @@ def _thin_out(slowdowns: np.ndarray) -> np.ndarray:
 
 def _gather_attention(task: RankingTask, split: RankingSplit, name: str | None) -> Attention | None:
     """The first global layer's attention in the named graph; None where candidates do not share one."""
-    encoder = task.model.encoder
-    has_global = "global" in encoder.phases and task.phase != "local"
+    has_global = "global" in task.model.phases and task.phase != "local"
     number = _choose_graph(split, name)
     if number is None or not has_global or task.config.model.fusion != "late":
         return None

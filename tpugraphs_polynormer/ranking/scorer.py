@@ -18,7 +18,7 @@ from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.models.ranking.batch import Batch, unpack_batch
 from tpugraphs_polynormer.models.ranking.model import Encoded, RankingModel
 from tpugraphs_polynormer.progress import track
-from tpugraphs_polynormer.ranking.cost_baseline import CostScorer
+from tpugraphs_polynormer.ranking.baselines import CostScorer
 from tpugraphs_polynormer.ranking.metrics import GraphAccumulator, GraphMetrics, graph_metrics
 from tpugraphs_polynormer.ranking.static_scoring import StaticScorer
 

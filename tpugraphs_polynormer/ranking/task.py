@@ -29,7 +29,7 @@ from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
 from tpugraphs_polynormer.models.encoder_registry import check_encoder
 from tpugraphs_polynormer.models.ranking.model import RankingModel
 from tpugraphs_polynormer.models.ranking.physics import CostModel
-from tpugraphs_polynormer.ranking.cost_baseline import CostScorer
+from tpugraphs_polynormer.ranking.baselines import CostScorer
 from tpugraphs_polynormer.ranking.metrics import summarize
 from tpugraphs_polynormer.ranking.scorer import Scorer, choose_candidates, evaluate_split
 from tpugraphs_polynormer.ranking.static_scoring import StaticScorer

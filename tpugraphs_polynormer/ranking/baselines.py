@@ -1,4 +1,4 @@
-"""The analytic cost model as a ranker: what any trained run has to beat, and nothing has to be trained for."""
+"""Rankers that nothing has to be trained for, beside which every run is judged: the cost model, and a random order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import numpy as np
 
 from tpugraphs_polynormer.datasets.reader import RankingSplit
 
-LABEL = "cost model"  # in tables, beside the labels of runs
 _BLOCK = 1024  # candidates that are priced at once
 
 
@@ -20,3 +19,14 @@ class CostScorer:
         physics = split.physics(number)
         blocks = (candidates[start : start + _BLOCK] for start in range(0, len(candidates), _BLOCK))
         return -np.concatenate([np.zeros(0), *(physics.total(split.read_codes(number, each)) for each in blocks)])
+
+
+class RandomScorer:
+    """Scores all candidates alike: every metric then has its exact mean over random orders (metrics.py)."""
+
+    def score_graph(self, split: RankingSplit, number: int, candidates: np.ndarray | None = None) -> np.ndarray:
+        """float64 [c]: zeros."""
+        return np.zeros(split.graphs[number].num_candidates if candidates is None else len(candidates))
+
+
+BASELINES = {"cost model": CostScorer(), "random order": RandomScorer()}  # by the label that tables show

@@ -168,8 +168,9 @@ def test_evaluation_writes_csv_and_summary(trained: Trained, tmp_path) -> None:
     assert format_csv([formula]).splitlines()[1].startswith(f"{LAYOUT},\"'=HYPERLINK(")  # text in a spreadsheet too
     table = format_evaluations(results).splitlines()
     overall = np.mean([np.mean([graph.contest_score for graph in result.graphs]) for result in results])
-    assert table[-1].split()[0] == "mean"
-    assert float(table[-1].split()[-1]) == pytest.approx(overall, abs=1e-4)
+    (mean,) = (line for line in table if line.startswith("mean"))
+    assert float(mean.split()[-1]) == pytest.approx(overall, abs=1e-4)
+    assert sum(line.startswith("cost model") for line in table) == sum("random order" in line for line in table) == 3
 
 
 def test_official_indices_choose_the_candidates(trained: Trained, tmp_path) -> None:

@@ -24,6 +24,11 @@ def _refuse_unread(config: Any, condition: str, holds: bool, *names: str) -> Non
             raise ConfigError(f"{found}; set that too, or leave {name} at {defaults[name]!r}")
 
 
+def _others(config: Any, *names: str) -> list[str]:
+    """The fields of a config without those of these names."""
+    return [field.name for field in fields(config) if field.name not in names]
+
+
 @dataclass(frozen=True)
 class EncoderConfig:
     """The graph encoder. A field that the encoder does not use must have its default (see models/encoder_registry)."""
@@ -67,7 +72,11 @@ class EncoderConfig:
 class RankingModelConfig(EncoderConfig):
     """The encoder, and how candidates are joined with the graph."""
 
-    encoder: str = setting("polynormer", "graph encoder", choices=(*_ENCODERS, "mlp"))
+    encoder: str = setting(
+        "polynormer",
+        "graph encoder; none ranks by the analytic cost model alone, without training",
+        choices=(*_ENCODERS, "mlp", "none"),
+    )
     fusion: str = setting(
         "late",
         "candidates are joined with the nodes before the encoder (early), or with their states after it (late)",
@@ -94,10 +103,17 @@ class RankingModelConfig(EncoderConfig):
     num_nconfig_layers: int = setting(
         2, "layers of a second encoder over neighbouring config nodes, per candidate (late fusion); 0 for none", low=0
     )
+    physics: str = setting(
+        "none",
+        "what the analytic cost model says of a candidate: not used, features of config nodes and candidates, or also "
+        "the estimate that the scores correct (residual)",
+        choices=("none", "features", "residual"),
+    )
     cross_candidates: bool = setting(False, "candidates of a graph attend to each other")
     num_groupings: int = setting(4, "random groupings that inference averages over, with cross_candidates", low=1)
 
     def __post_init__(self) -> None:
+        _refuse_unread(self, "an encoder", self.encoder != "none", *_others(self, "encoder"))
         super().__post_init__()
         if self.readout == "official" and (self.fusion != "early" or self.cross_candidates):
             raise ConfigError("readout: official needs fusion=early and cross_candidates=false")
@@ -105,6 +121,11 @@ class RankingModelConfig(EncoderConfig):
         _refuse_unread(self, "fusion=late", self.fusion == "late", "num_fusion_layers", "num_nconfig_layers")
         _refuse_unread(self, "features=scaled", self.features == "scaled", "layout_dim")
         _refuse_unread(self, "cross_candidates=true", self.cross_candidates, "num_groupings")
+
+    @property
+    def reads_physics(self) -> bool:
+        """Whether batches must have the physics of their candidates."""
+        return self.physics != "none" or self.encoder == "none"
 
     def _has_heads(self) -> bool:
         return self.cross_candidates or super()._has_heads()
@@ -236,8 +257,20 @@ class RankingConfig:
     training: RankingTrainingConfig = section(RankingTrainingConfig, "training")
 
     def __post_init__(self) -> None:
+        if self.model.encoder == "none":
+            self._refuse_training()
         if self.training.jit_compile and not self.data.static_shapes:
             raise ConfigError("training.jit_compile: XLA needs static shapes; set data.static_shapes=true too")
+
+    def _refuse_training(self) -> None:
+        """Refuses every field of batches, loss and training: the cost model reads none."""
+        read = {"data": ("collection",), "loss": (), "training": ("validation_candidates",)}
+        for name, names in read.items():
+            part = getattr(self, name)
+            try:
+                _refuse_unread(part, "an encoder, and model.encoder is none", False, *_others(part, *names))
+            except ConfigError as fault:
+                raise ConfigError(f"{name}.{fault}") from None
 
 
 @dataclass(frozen=True)

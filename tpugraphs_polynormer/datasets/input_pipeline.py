@@ -6,7 +6,9 @@ A batch is one merged GraphTensor of G graphs (components). Besides what is stor
   node set "nconfig", feature "codes" [num_config_nodes, k] int32: the row of each candidate's value in node set
   "config_value";
   context feature "costs" [G, k] int64: what to rank by (nanoseconds, or runtime / normalizer in units of 2^-40);
-  context feature "candidate_mask" [G, k] bool: False where a graph has fewer than k candidates.
+  context feature "candidate_mask" [G, k] bool: False where a graph has fewer than k candidates;
+  where the model asks for physics (physics.py), float32 features "physics" of the context, [G, k, features], and for
+  layouts of node set "nconfig", [num_config_nodes, k, features].
 Padded to static sizes it has one more component, of padding only, whose mask is all False.
 """
 
@@ -22,6 +24,7 @@ from google.protobuf import text_format
 
 from tpugraphs_polynormer.config.schema import RankingDataConfig
 from tpugraphs_polynormer.datasets.batch_plan import batch_limits, measure_graphs
+from tpugraphs_polynormer.datasets.physics import physics_shapes
 from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit
 from tpugraphs_polynormer.datasets.sampler import CandidateSampler, fetch_candidates
 from tpugraphs_polynormer.datasets.schema import schema_text
@@ -59,9 +62,13 @@ def make_training_dataset(
     start_step: int = 0,
     shard: Shard = _WHOLE,
     num_parallel_calls: int = tf.data.AUTOTUNE,
+    physics: bool = False,
 ) -> tf.data.Dataset:
-    """An endless dataset of merged batches from step `start_step` on, one element per replica of this worker."""
-    sampler = CandidateSampler(collection.split("train"), config, seed)
+    """An endless dataset of merged batches from step `start_step` on, one element per replica of this worker.
+
+    With `physics` they have what the cost model knows of their candidates.
+    """
+    sampler = CandidateSampler(collection.split("train"), config, seed, physics=physics)
     plan = sampler.plan_batches() if config.batch_nodes else None
 
     def positions_of(element: tf.Tensor) -> tf.Tensor:
@@ -78,7 +85,7 @@ def make_training_dataset(
     k = config.candidates_per_graph
     kind = collection.manifest.kind
     graphs = positions.map(
-        _as_written(lambda position: _draw_graph(sampler, kind, k, position)),
+        _as_written(lambda position: _draw_graph(sampler, kind, k, position, physics)),
         num_parallel_calls=num_parallel_calls,
         deterministic=True,
     )
@@ -109,15 +116,17 @@ def size_constraints(kind: str, limits: Mapping[str, int], num_graphs: int) -> t
     )
 
 
-def _draw_graph(sampler: CandidateSampler, kind: str, width: int, position: tf.Tensor) -> tfgnn.GraphTensor:
-    record, codes, costs, mask = tf.numpy_function(
-        lambda index: sampler.draw(int(index)), [position], (tf.string, tf.int32, tf.int64, tf.bool), stateful=False
-    )
-    record.set_shape([])
-    codes.set_shape([None, width])
-    costs.set_shape([width])
-    mask.set_shape([width])
-    return parse_graph(kind, record, codes, costs, mask)
+def _draw_graph(
+    sampler: CandidateSampler, kind: str, width: int, position: tf.Tensor, physics: bool
+) -> tfgnn.GraphTensor:
+    known = physics_shapes(kind, 0, width) if physics else []
+    types = (tf.string, tf.int32, tf.int64, tf.bool, *(tf.float32 for _ in known))
+    drawn = tf.numpy_function(lambda index: sampler.draw(int(index)), [position], types, stateful=False)
+    shapes = [[], [None, width], [width], [width]]
+    shapes += [[size or None for size in shape] for shape in known]  # the config nodes differ from graph to graph
+    for tensor, shape in zip(drawn, shapes, strict=True):
+        tensor.set_shape(shape)
+    return parse_graph(kind, *drawn)
 
 
 def graph_spec(kind: str) -> tfgnn.GraphTensorSpec:
@@ -125,11 +134,26 @@ def graph_spec(kind: str) -> tfgnn.GraphTensorSpec:
     return tfgnn.create_graph_spec_from_schema_pb(text_format.Parse(schema_text(kind), tfgnn.GraphSchema()))
 
 
-def parse_graph(kind: str, record: tf.Tensor, codes: tf.Tensor, costs: tf.Tensor, mask: tf.Tensor) -> tfgnn.GraphTensor:
+def parse_graph(
+    kind: str, record: tf.Tensor, codes: tf.Tensor, costs: tf.Tensor, mask: tf.Tensor, *physics: tf.Tensor
+) -> tfgnn.GraphTensor:
     """The stored graph with its drawn candidates as features, a GraphTensor of one component."""
     # The context loses the name: a TPU takes no strings.
     graph = tfgnn.parse_single_example(graph_spec(kind), record)
-    return with_codes(graph.replace_features(context={"costs": costs[None], "candidate_mask": mask[None]}), codes)
+    graph = graph.replace_features(context={"costs": costs[None], "candidate_mask": mask[None]})
+    return with_physics(with_codes(graph, codes), *physics)
+
+
+def with_physics(
+    graph: tfgnn.GraphTensor, candidates: tf.Tensor | None = None, nodes: tf.Tensor | None = None
+) -> tfgnn.GraphTensor:
+    """The graph with the fields of `Physics` that are given."""
+    if candidates is None:
+        return graph
+    graph = graph.replace_features(context={**graph.context.features, "physics": candidates[None]})
+    if nodes is None:
+        return graph
+    return graph.replace_features(node_sets={"nconfig": {**graph.node_sets["nconfig"].features, "physics": nodes}})
 
 
 def with_codes(graph: tfgnn.GraphTensor, codes: tf.Tensor) -> tfgnn.GraphTensor:
@@ -173,13 +197,14 @@ class CandidateBlock:
     codes: np.ndarray  # [num_config_nodes, block] int32
     costs: np.ndarray  # [block] int64
     mask: np.ndarray  # [block] bool
+    physics: tuple[np.ndarray, ...]  # the arrays of Physics.flat, or none
     start: int
     stop: int
 
     @property
-    def fields(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    def fields(self) -> tuple[tf.Tensor, ...]:
         """The arguments of `parse_graph` after the kind."""
-        return tuple(tf.constant(each) for each in (self.record, self.codes, self.costs, self.mask))
+        return tuple(tf.constant(each) for each in (self.record, self.codes, self.costs, self.mask, *self.physics))
 
     @property
     def graph(self) -> tfgnn.GraphTensor:
@@ -188,7 +213,13 @@ class CandidateBlock:
 
 
 def iterate_blocks(
-    collection: RankingDataset, split: RankingSplit, number: int, block: int, candidates: np.ndarray | None = None
+    collection: RankingDataset,
+    split: RankingSplit,
+    number: int,
+    block: int,
+    candidates: np.ndarray | None = None,
+    *,
+    physics: bool = False,
 ) -> Iterator[CandidateBlock]:
     """Yields all candidates of a graph, or those with the given numbers [c'], `block` at a time."""
     kind, record = collection.manifest.kind, split.read_record(number)
@@ -196,4 +227,5 @@ def iterate_blocks(
         candidates = np.arange(split.graphs[number].num_candidates)
     for start in range(0, len(candidates), block):
         chosen = candidates[start : start + block]
-        yield CandidateBlock(kind, record, *fetch_candidates(split, number, chosen, block), start, start + len(chosen))
+        codes, costs, mask, *known = fetch_candidates(split, number, chosen, block, physics=physics)
+        yield CandidateBlock(kind, record, codes, costs, mask, tuple(known), start, start + len(chosen))

@@ -12,6 +12,7 @@ from tpugraphs_polynormer.catalog import NUM_NODE_FEATURES
 from tpugraphs_polynormer.checksums import compare_file
 from tpugraphs_polynormer.datasets.encoding import CONFIG_VALUE_DIMS
 from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME, DatasetError, Manifest, ShardEntry, read_manifest
+from tpugraphs_polynormer.datasets.physics import GraphPhysics, PhysicsCache, StoredGraph
 from tpugraphs_polynormer.datasets.records import RECORD_FRAMING, parse_example
 from tpugraphs_polynormer.datasets.split_files import (
     CODE_TYPES,
@@ -124,6 +125,7 @@ class RankingSplit(SplitFiles):
     def __init__(self, folder: Path, kind: str, shards: tuple[ShardEntry, ...], typical_noise: float) -> None:
         super().__init__(folder, kind, shards)
         self._typical_noise = typical_noise
+        self._physics = PhysicsCache()
 
     def __len__(self) -> int:
         return len(self.graphs)
@@ -144,6 +146,17 @@ class RankingSplit(SplitFiles):
             num_candidates=self.graphs[number].num_candidates,
             _files=self,
             _number=number,
+        )
+
+    def physics(self, number: int) -> GraphPhysics:
+        """The analytic cost model of a graph, which is kept for the next call."""
+        return self._physics.find(number, self._price_graph)
+
+    def _price_graph(self, number: int) -> GraphPhysics:
+        graph = self[number]
+        stored = {name: getattr(graph, name) for name in StoredGraph._fields if name != "kind"}
+        return GraphPhysics(
+            StoredGraph(**stored, kind=self.kind), lambda candidates: self.read_codes(number, candidates)
         )
 
     def noise(self, number: int) -> float:

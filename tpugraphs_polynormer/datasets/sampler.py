@@ -7,16 +7,22 @@ import numpy as np
 from tpugraphs_polynormer.config.schema import RankingDataConfig
 from tpugraphs_polynormer.datasets.batch_plan import NO_GRAPH, BatchPlan, batch_limits, measure_graphs
 from tpugraphs_polynormer.datasets.manifest import DatasetError
+from tpugraphs_polynormer.datasets.physics import blank_physics
 from tpugraphs_polynormer.datasets.reader import RankingSplit
 from tpugraphs_polynormer.datasets.records import serialize_nothing
 from tpugraphs_polynormer.datasets.targets import read_costs, to_training_costs
 
 
 class CandidateSampler:
-    """The graph and the candidates at each position of an endless sequence; the same seed gives the same sequence."""
+    """The graph and the candidates at each position of an endless sequence; the same seed gives the same sequence.
 
-    def __init__(self, split: RankingSplit, config: RankingDataConfig, seed: int) -> None:
-        self._split, self._config, self._seed = split, config, seed
+    Args:
+      split, config, seed: of the training data.
+      physics: whether each draw has what the cost model knows of its candidates.
+    """
+
+    def __init__(self, split: RankingSplit, config: RankingDataConfig, seed: int, *, physics: bool = False) -> None:
+        self._split, self._config, self._seed, self._physics = split, config, seed, physics
         # A graph with one distinct candidate has nothing to rank.
         self._graphs = np.array([i for i, entry in enumerate(split.graphs) if entry.num_candidates > 1])
         if not len(self._graphs):
@@ -51,24 +57,29 @@ class CandidateSampler:
         others = np.setdiff1d(random.choice(total, count, replace=False), fast)
         return random.permutation(np.concatenate([fast, random.permutation(others)])[:count])
 
-    def draw(self, position: int) -> tuple[bytes, np.ndarray, np.ndarray, np.ndarray]:
-        """(record, codes [config nodes, k], costs [k], mask [k]) of the graph at a position, which may be NO_GRAPH."""
+    def draw(self, position: int) -> tuple[bytes | np.ndarray, ...]:
+        """The record and the `fetch_candidates` of the graph at a position, which may be NO_GRAPH."""
         width = self._config.candidates_per_graph
         if position == NO_GRAPH:
             nothing = np.zeros([0, width], np.int32), np.zeros(width, np.int64), np.zeros(width, bool)
-            return serialize_nothing(self._split.kind), *nothing
+            physics = blank_physics(self._split.kind, 0, width).flat if self._physics else ()
+            return serialize_nothing(self._split.kind), *nothing, *physics
         number = self.graph_at(position)
         candidates = self.candidates_at(position, number)
-        fetched = fetch_candidates(self._split, number, candidates, width)
+        fetched = fetch_candidates(self._split, number, candidates, width, physics=self._physics)
         return self._split.read_record(number), *fetched
 
 
 def fetch_candidates(
-    split: RankingSplit, number: int, candidates: np.ndarray, width: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(codes [config nodes, width], costs [width], mask [width]) of the candidates; padding is candidate 0, masked."""
+    split: RankingSplit, number: int, candidates: np.ndarray, width: int, *, physics: bool = False
+) -> tuple[np.ndarray, ...]:
+    """(codes [config nodes, width], costs [width], mask [width]) of the candidates; padding is candidate 0, masked.
+
+    With `physics`, the arrays of `Physics.flat` follow.
+    """
     mask = np.arange(width) < len(candidates)
     padded = np.zeros(width, np.int64)
     padded[: len(candidates)] = candidates
-    codes = split.read_codes(number, padded).T.astype(np.int32)
-    return codes, to_training_costs(read_costs(split, number, padded)), mask
+    codes = split.read_codes(number, padded)
+    known = split.physics(number).describe(codes).flat if physics else ()
+    return codes.T.astype(np.int32), to_training_costs(read_costs(split, number, padded)), mask, *known

@@ -134,6 +134,12 @@ def pad_codes(codes: np.ndarray, sizes: GraphSizes) -> np.ndarray:
     return _pad(codes, (sizes.config_nodes, codes.shape[1]), np.int32, sizes.config_values - 1)
 
 
+def pad_physics(physics: Sequence[np.ndarray], sizes: GraphSizes) -> tuple[np.ndarray, ...]:
+    """The arrays of `Physics.flat`, or none, with zeros at padding config nodes."""
+    first, others = tuple(physics[:1]), physics[1:]
+    return first + tuple(_pad(each, (sizes.config_nodes, *each.shape[1:]), np.float32, 0) for each in others)
+
+
 def _pad(values: np.ndarray, shape: tuple[int, ...], dtype: type, fill: int) -> np.ndarray:
     """Values of the shape [c, *shape[1:]] in any form, as the first c rows of an array of `shape`."""
     padded = np.full(shape, fill, dtype)

@@ -75,6 +75,8 @@ def build_encoder(
 
 def check_encoder(config: EncoderConfig) -> None:
     """Refuses a field that the config's encoder would ignore."""
+    if config.encoder == "none":  # which the config itself has refused
+        return
     for name, default in unread_fields(config).items():
         if getattr(config, name) != default:
             is_joint = config.encoder == "polynormer" and config.attention in _UNUSED

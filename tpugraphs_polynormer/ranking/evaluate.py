@@ -12,6 +12,7 @@ from typing import Any
 
 from tpugraphs_polynormer.archives.indices import find_indices
 from tpugraphs_polynormer.files import write_text, writing
+from tpugraphs_polynormer.ranking.baselines import BASELINES
 from tpugraphs_polynormer.ranking.metrics import GraphMetrics, summarize
 from tpugraphs_polynormer.ranking.runs import expand_runs, label_runs, load_ranker, open_ranking_run
 from tpugraphs_polynormer.ranking.scorer import choose_candidates, evaluate_split
@@ -29,11 +30,13 @@ class RunEvaluation:
     split: str
     protocol: str  # "all candidates" or "official indices"
     graphs: list[GraphMetrics]
+    baselines: dict[str, list[GraphMetrics]]  # by label: the cost model and a random order, on the same candidates
 
     def summarize(self) -> dict[str, Any]:
         """The content of the JSON file: run, split, protocol, and means by collection and over collections."""
         facts = {"run": self.label, "split": self.split, "protocol": self.protocol}
-        return facts | summarize(self.graphs)
+        beside = {label: summarize(graphs)["overall"] for label, graphs in self.baselines.items()}
+        return facts | summarize(self.graphs) | {"baselines": beside}
 
 
 def evaluate_run(
@@ -54,9 +57,11 @@ def evaluate_run(
     task = load_ranker(run_dir, data_dir)
     opened = task.collection.split(split)
     chosen = choose_candidates(opened, most=0, indices=indices)
-    graphs = evaluate_split(task.make_scorer(), opened, collection=name, candidates=chosen, progress=True)
+    same = {"collection": name, "candidates": chosen}
+    graphs = evaluate_split(task.make_scorer(), opened, **same, progress=True)
+    baselines = {label: evaluate_split(each, opened, **same) for label, each in BASELINES.items()}
     protocol = "official indices" if indices is not None else "all candidates"
-    return RunEvaluation(label or label_runs([run_dir])[0], name, split, protocol, graphs)
+    return RunEvaluation(label or label_runs([run_dir])[0], name, split, protocol, graphs, baselines)
 
 
 def evaluate_runs(
@@ -95,13 +100,22 @@ def format_csv(graphs: Sequence[GraphMetrics]) -> str:
 
 
 def format_evaluations(results: Sequence[RunEvaluation]) -> str:
-    """A table with one line per run; if every run has its own collection, also their mean, as in the contest."""
+    """A table with one line per run; if every run has its own collection, also their mean, as in the contest.
+
+    Below are the cost model and a random order on each collection.
+    """
+    first = {result.collection: result for result in results}
+    rankers = [[(result.label, result.collection, result.graphs) for result in results]]
+    rankers += [[(label, name, first[name].baselines[label]) for name in first] for label in BASELINES]
     lines = []
-    for result in results:
-        means = result.summarize()["overall"]
-        shown = [format_number(means[name]) for name in _SHOWN]
-        lines.append([result.label, result.collection, str(len(result.graphs)), *shown])
-    if len({result.collection for result in results}) == len(results) > 1:
-        means = summarize([graph for result in results for graph in result.graphs])["overall"]
-        lines.append(["mean", "", str(means["num_graphs"]), *(format_number(means[name]) for name in _SHOWN)])
+    for ranked in rankers:
+        lines += [_format_line(label, name, graphs) for label, name, graphs in ranked]
+        if len(first) == len(results) > 1:
+            label = "mean" if ranked is rankers[0] else f"{ranked[0][0]}, mean"
+            lines.append(_format_line(label, "", [graph for *_, graphs in ranked for graph in graphs]))
     return format_table(["run", "collection", "graphs", *_SHOWN], lines)
+
+
+def _format_line(label: str, collection: str, graphs: Sequence[GraphMetrics]) -> list[str]:
+    means = summarize(graphs)["overall"]
+    return [label, collection, str(means["num_graphs"]), *(format_number(means[name]) for name in _SHOWN)]

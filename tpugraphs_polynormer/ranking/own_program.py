@@ -98,8 +98,13 @@ def rank_program(
     return ProgramRanking(module, candidates, scores, rank_candidates(scores), novelty)
 
 
-def measure_novelty(node_feat: np.ndarray, node_opcode: np.ndarray, statistics: FeatureStatistics) -> Novelty:
-    """Compares a program's features [n, 140] and opcodes [n] with the statistics of the training data."""
+def measure_novelty(node_feat: np.ndarray, node_opcode: np.ndarray, statistics: FeatureStatistics | None) -> Novelty:
+    """Compares a program's features [n, 140] and opcodes [n] with the statistics of the training data.
+
+    To a cost model without training data (None), nothing is new.
+    """
+    if statistics is None:
+        return Novelty((), 0.0, 0.0)
     unseen = np.array(statistics.opcode_counts)[node_opcode] == 0
     outside = (node_feat < np.array(statistics.minimum)) | (node_feat > np.array(statistics.maximum))
     return Novelty(

@@ -12,11 +12,13 @@ from tpugraphs_polynormer.catalog import find_collection
 from tpugraphs_polynormer.config.schema import RankingModelConfig
 from tpugraphs_polynormer.datasets.input_pipeline import iterate_blocks, parse_graph
 from tpugraphs_polynormer.datasets.manifest import DatasetError
+from tpugraphs_polynormer.datasets.physics import Physics
 from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.models.ranking.batch import Batch, unpack_batch
 from tpugraphs_polynormer.models.ranking.model import Encoded, RankingModel
 from tpugraphs_polynormer.progress import track
+from tpugraphs_polynormer.ranking.baselines import CostScorer
 from tpugraphs_polynormer.ranking.metrics import GraphAccumulator, GraphMetrics, graph_metrics
 from tpugraphs_polynormer.ranking.static_scoring import StaticScorer
 
@@ -48,7 +50,7 @@ class Scorer:
         static: StaticScorer | None = None,
     ) -> None:
         self._model, self._collection, self._seed = model, collection, seed
-        self._static = static
+        self._static, self._physics = static, model.config.reads_physics
         self._run = {"phase": phase, "training": False}
         self._group = candidates_per_group
         self._traces: dict[tuple, Callable] = {}
@@ -107,13 +109,17 @@ class Scorer:
             return self._static.score_graph(split, number, candidates, block)
         results = GraphAccumulator(len(candidates), graph=split.graphs[number].name)
         batch = encoded = None
-        for part in iterate_blocks(self._collection, split, number, block, candidates):
+        for part in iterate_blocks(self._collection, split, number, block, candidates, physics=self._physics):
             if batch is None:
                 fields = part.fields
                 batch, encoded = self._trace(self._begin, *fields)(*fields)
                 batch = batch._replace(num_graphs=1)  # the trace returned this number as a tensor
             else:
                 batch = batch._replace(codes=tf.constant(part.codes), candidate_mask=tf.constant(part.mask[None]))
+                if part.physics:
+                    known = Physics(*part.physics)
+                    nodes = None if known.nodes is None else tf.constant(known.nodes)
+                    batch = batch._replace(physics=tf.constant(known.candidates[None]), nconfig_physics=nodes)
             scores = self._trace(self._score, batch, encoded)(batch, encoded)[0].numpy()
             results.add(np.arange(part.start, part.stop), scores[: part.stop - part.start])
         return results.result()
@@ -166,7 +172,12 @@ def choose_candidates(
 
 
 def evaluate_split(
-    scorer: Scorer, split: RankingSplit, *, collection: str, candidates: Sequence[np.ndarray], progress: bool = False
+    scorer: Scorer | CostScorer,
+    split: RankingSplit,
+    *,
+    collection: str,
+    candidates: Sequence[np.ndarray],
+    progress: bool = False,
 ) -> list[GraphMetrics]:
     """The metrics of each graph of a split.
 

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpugraphs_polynormer.datasets.input_pipeline import CandidateBlock, iterate_blocks
+from tpugraphs_polynormer.datasets.physics import Physics, physics_shapes
 from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit
 from tpugraphs_polynormer.datasets.static_graphs import (
     GraphSizes,
@@ -22,6 +23,7 @@ from tpugraphs_polynormer.datasets.static_graphs import (
     graph_shapes,
     pad_codes,
     pad_graph,
+    pad_physics,
     size_classes,
 )
 from tpugraphs_polynormer.models.ranking.batch import build_static_batch
@@ -33,12 +35,13 @@ def scoring_functions(model: RankingModel, *, phase: str | None = None) -> tuple
     """The functions (encode, score) of one padded graph, over numeric tensors of any static sizes.
 
     encode(*graph) -> states [n, dim], in the model's compute dtype: what no candidate changes.
-    score(states, codes, mask, *graph) -> float32 [k], higher is faster; masked candidates' scores mean nothing.
+    score(states, codes, mask, *physics, *graph) -> float32 [k], higher is faster; those of masked candidates mean
+      nothing.
 
     `graph` are the tensors of `StaticGraph.flat`, `codes` [s, k] int32 the positions of each candidate's values in
-    `config_values`, `mask` [k] bool. `scoring_specs` has the specs of these arguments. Trace both functions in the same
-    way, for instance both with `tf.function(..., jit_compile=True, autograph=False)`; the model must have its
-    variables.
+    `config_values`, `mask` [k] bool; `physics` are those of `Physics.flat`, if the model reads them. `scoring_specs`
+    has the specs of these arguments. Trace both functions in the same way, for instance both with
+    `tf.function(..., jit_compile=True, autograph=False)`; the model must have its variables.
 
     Args:
       model: the ranking model.
@@ -49,28 +52,32 @@ def scoring_functions(model: RankingModel, *, phase: str | None = None) -> tuple
     def encode(*graph: tf.Tensor) -> tf.Tensor:
         return model.encode(build_static_batch(StaticGraph(*graph)), **run, share_states=False).states
 
-    def score(states: tf.Tensor, codes: tf.Tensor, mask: tf.Tensor, *graph: tf.Tensor) -> tf.Tensor:
-        batch = build_static_batch(StaticGraph(*graph), codes, mask)
+    num_known = len(physics_shapes(model.kind, 0, 0)) if model.config.reads_physics else 0
+
+    def score(states: tf.Tensor, codes: tf.Tensor, mask: tf.Tensor, *others: tf.Tensor) -> tf.Tensor:
+        known, graph = others[:num_known], others[num_known:]
+        batch = build_static_batch(StaticGraph(*graph), codes, mask, Physics(*known) if known else None)
         return model.score(batch, Encoded(states, None, None), **run)[0]
 
     return encode, score
 
 
 def scoring_specs(
-    kind: str, sizes: GraphSizes, block: int
-) -> tuple[tuple[tf.TensorSpec, ...], tuple[tf.TensorSpec, tf.TensorSpec]]:
-    """The specs of `graph` and of (`codes`, `mask`), arguments of `scoring_functions`.
+    kind: str, sizes: GraphSizes, block: int, *, physics: bool = False
+) -> tuple[tuple[tf.TensorSpec, ...], tuple[tf.TensorSpec, ...]]:
+    """The specs of `graph` and of (`codes`, `mask`, *`physics`), arguments of `scoring_functions`.
 
     Args:
       kind: `layout` or `tile`.
       sizes: that graphs are padded to, from `size_classes`, or any with at least one padding op, config node (layout
         only) and config value.
-      block: number of candidates.
+      block: number of candidates. physics: whether the model reads it.
     """
     graph = tuple(tf.TensorSpec(*each, name=name) for name, each in graph_shapes(kind, sizes).items())
     return graph, (
         tf.TensorSpec([sizes.config_nodes, block], tf.int32, name="codes"),
         tf.TensorSpec([block], tf.bool, name="mask"),
+        *(tf.TensorSpec(each, tf.float32) for each in physics_shapes(kind, sizes.config_nodes, block) if physics),
     )
 
 
@@ -97,6 +104,7 @@ class StaticScorer:
         strategy: tf.distribute.Strategy | None = None,
     ) -> None:
         self._collection, self._kind = collection, collection.manifest.kind
+        self._physics = model.config.reads_physics
         self._strategy = strategy = strategy or tf.distribute.get_strategy()
         is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
         is_placed = is_tpu or strategy.num_replicas_in_sync > 1
@@ -131,7 +139,7 @@ class StaticScorer:
         """float64 [c]: the scores of the candidates with these indices [c], `block` at a time on each replica."""
         sizes = self.padded_sizes(split, number)
         results = GraphAccumulator(len(candidates), graph=split.graphs[number].name)
-        blocks = iterate_blocks(self._collection, split, number, block, candidates)
+        blocks = iterate_blocks(self._collection, split, number, block, candidates, physics=self._physics)
         graph = states = None
         running: tuple[list[CandidateBlock], tf.Tensor] | None = None
         while parts := list(itertools.islice(blocks, self.num_replicas)):
@@ -141,10 +149,10 @@ class StaticScorer:
                 # Placed, so that the blocks find the states on their device wherever `run` left them.
                 encoded = self._strategy.experimental_local_results(self._encode(*graph))
                 (states,) = self._distribute([(each,) for each in encoded])
-            codes_and_masks = [(pad_codes(part.codes, sizes), part.mask) for part in parts]
-            idle = codes_and_masks[0][0], np.zeros(block, bool)
-            codes_and_masks += [idle] * (self.num_replicas - len(parts))
-            scores = self._score(states, *self._distribute(codes_and_masks), *graph)
+            drawn = [(pad_codes(part.codes, sizes), part.mask, *pad_physics(part.physics, sizes)) for part in parts]
+            idle = drawn[0][0], np.zeros(block, bool), *drawn[0][2:]
+            drawn += [idle] * (self.num_replicas - len(parts))
+            scores = self._score(states, *self._distribute(drawn), *graph)
             if running is not None:  # the devices compute while the host reads the next candidates
                 self._collect(results, *running)
             running = parts, scores

@@ -28,13 +28,15 @@ from tpugraphs_polynormer.datasets.reader import RankingDataset
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
 from tpugraphs_polynormer.models.encoder_registry import check_encoder
 from tpugraphs_polynormer.models.ranking.model import RankingModel
+from tpugraphs_polynormer.models.ranking.physics import CostModel
+from tpugraphs_polynormer.ranking.baselines import CostScorer
 from tpugraphs_polynormer.ranking.metrics import summarize
 from tpugraphs_polynormer.ranking.scorer import Scorer, choose_candidates, evaluate_split
 from tpugraphs_polynormer.ranking.static_scoring import StaticScorer
 from tpugraphs_polynormer.training.distribution import is_chief
 from tpugraphs_polynormer.training.losses import build_loss
 from tpugraphs_polynormer.training.run_directory import FACTS_NAME, RunDirectory
-from tpugraphs_polynormer.training.task import Metrics, plan_phases
+from tpugraphs_polynormer.training.task import Metrics, Phase, plan_phases
 from tpugraphs_polynormer.training.trainer import train_many, train_run
 
 _logger = logging.getLogger(__name__)
@@ -49,12 +51,12 @@ class DatasetFacts:
 
     collection: str
     kind: str
-    statistics: FeatureStatistics
+    statistics: FeatureStatistics | None  # None only where nothing is learned: without a train split
 
     @staticmethod
-    def of(manifest: Manifest) -> DatasetFacts:
-        """The facts of a preprocessed collection."""
-        if manifest.statistics is None:
+    def of(manifest: Manifest, *, learns: bool = True) -> DatasetFacts:
+        """The facts of a preprocessed collection; a model that learns needs statistics."""
+        if manifest.statistics is None and learns:
             raise DatasetError(f"{manifest.collection}: no train split, so no feature statistics; preprocess it too")
         return DatasetFacts(manifest.collection, manifest.kind, manifest.statistics)
 
@@ -81,9 +83,10 @@ class RankingTask:
     ) -> None:
         set_precision(config)
         self.config, self.collection = config, collection
+        self._learns = config.model.encoder != "none"
         self._strategy = tf.distribute.get_strategy()
-        self.model = build_ranking_model(config, facts or DatasetFacts.of(collection.manifest))
-        self.phases = plan_phases(config.training, self.model.phases)
+        self.model = build_ranking_model(config, facts or DatasetFacts.of(collection.manifest, learns=self._learns))
+        self.phases = plan_phases(config.training, self.model.phases) if self._learns else (Phase("local", 1),)
         self.phase: str | None = None  # of the encoder; None for its last phase
         self.steps_per_epoch = config.training.steps_per_epoch
         self._loss = build_loss(asdict(config.loss))
@@ -99,7 +102,8 @@ class RankingTask:
     def make_dataset(self, epoch: int, context: tf.distribute.InputContext) -> tf.data.Dataset:
         """The endless batches of one worker, starting with the first step of an epoch."""
         start = {"seed": self.config.seed, "start_step": epoch * self.steps_per_epoch}
-        dataset = make_training_dataset(self.collection, self.config.data, **start, shard=Shard.from_context(context))
+        how = {"shard": Shard.from_context(context), "physics": self.config.model.reads_physics}
+        dataset = make_training_dataset(self.collection, self.config.data, **start, **how)
         # Without this, tf.distribute asks for an empty batch at the end of the dataset; GraphTensor has no such batch.
         return dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
 
@@ -126,11 +130,13 @@ class RankingTask:
         most = self.config.training.validation_candidates
         return split, choose_candidates(split, most=most, seed=0, indices=self._indices)
 
-    def make_scorer(self) -> Scorer:
+    def make_scorer(self) -> Scorer | CostScorer:
         """A scorer with the model in its current phase, compiled where training is: with static shapes, by XLA.
 
         It computes on the devices of the strategy in whose scope the task was created.
         """
+        if not self._learns:
+            return CostScorer()
         static, jit_compile = None, self.config.training.jit_compile
         is_compiled = jit_compile or isinstance(self._strategy, tf.distribute.TPUStrategy)
         if self.config.data.static_shapes and is_compiled:
@@ -141,10 +147,11 @@ class RankingTask:
 
     def _create_variables(self) -> None:
         """Runs the model once on two candidates: optimizers and checkpoints need all variables before training."""
+        reads = self.config.model.reads_physics
         for name, entry in self.collection.manifest.splits.items():
             if entry.num_graphs:
                 split = self.collection.split(name)
-                block = next(iterate_blocks(self.collection, split, 0, 2, np.zeros(1, np.int64)))
+                block = next(iterate_blocks(self.collection, split, 0, 2, np.zeros(1, np.int64), physics=reads))
                 self.model(block.graph, training=False)
                 return
         raise DatasetError(f"{self.collection.folder}: no graphs in any split; preprocess again")
@@ -182,8 +189,10 @@ def open_collection(config: RankingConfig, data_dir: Path | str) -> RankingDatas
     return collection
 
 
-def build_ranking_model(config: RankingConfig, facts: DatasetFacts) -> RankingModel:
+def build_ranking_model(config: RankingConfig, facts: DatasetFacts) -> RankingModel | CostModel:
     """The model of a config, for the kind and statistics of the training data."""
+    if config.model.encoder == "none":
+        return CostModel(name="ranking")
     return RankingModel(kind=facts.kind, config=config.model, statistics=facts.statistics, name="ranking")
 
 
@@ -235,7 +244,9 @@ def _make_task(run: RunDirectory, data_dir: Path | str, indices_dir: Path | str 
     tf.keras.utils.set_random_seed(run.config.seed)
     collection = open_collection(run.config, data_dir)
     if writes:
-        run.write_json(FACTS_NAME, asdict(DatasetFacts.of(collection.manifest)))
+        run.write_json(
+            FACTS_NAME, asdict(DatasetFacts.of(collection.manifest, learns=run.config.model.encoder != "none"))
+        )
     if run.config.data.static_shapes and writes:
         sizes = measure_graphs(collection.split("train").graphs)
         _logger.info("%s: batches of %s", run.path, describe_batches(sizes, run.config.data, run.config.seed))

@@ -19,6 +19,7 @@ from tpugraphs_polynormer.datasets.batch_plan import (
     measure_graphs,
 )
 from tpugraphs_polynormer.datasets.input_pipeline import merge_graphs, pad_batch, parse_graph, size_constraints
+from tpugraphs_polynormer.datasets.physics import blank_physics
 from tpugraphs_polynormer.datasets.records import serialize_nothing
 from tpugraphs_polynormer.datasets.static_graphs import GraphSizes
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
@@ -55,7 +56,8 @@ class _StepTask:
         self.config, self._phase = config, phase
         self.model = build_ranking_model(config, DatasetFacts(config.data.collection, kind, neutral_statistics()))
         small = dict.fromkeys(BATCH_SIZES, 2)
-        self.model(blank_batch(kind, small, 1, config.data.candidates_per_graph))
+        physics = config.model.reads_physics
+        self.model(blank_batch(kind, small, 1, config.data.candidates_per_graph, physics=physics))
         self._loss = build_loss(asdict(config.loss))
 
     def loss(self, graph: tfgnn.GraphTensor, *, num_replicas: int) -> tf.Tensor:
@@ -74,7 +76,8 @@ def trace_ranking_step(
     """
     kind = find_collection(config.data.collection).kind
     data = config.data
-    batch = blank_batch(kind, limits, data.graphs_per_batch, data.candidates_per_graph)
+    physics = config.model.reads_physics
+    batch = blank_batch(kind, limits, data.graphs_per_batch, data.candidates_per_graph, physics=physics)
     return trace_training_step(lambda: _StepTask(config, kind, phase), batch, num_replicas=num_replicas)
 
 
@@ -93,7 +96,7 @@ def trace_scoring_steps(
     model = _StepTask(config, kind, None).model
     num_met = sizes.config_nodes if kind == "layout" else sizes.nodes
     block = block_size(config.model, sizes.nodes, num_met, num_candidates)
-    graph, candidates = scoring_specs(kind, sizes, block)
+    graph, candidates = scoring_specs(kind, sizes, block, physics=config.model.reads_physics)
     encode, score = scoring_functions(model)
     states = tf.TensorSpec([sizes.nodes, model.node_projection.units], model.compute_dtype)
     if config.model.fusion == "late":
@@ -101,13 +104,16 @@ def trace_scoring_steps(
     return [("encode", trace_function(encode, *graph)), ("score", trace_function(score, states, *candidates, *graph))]
 
 
-def blank_batch(kind: str, limits: Mapping[str, int], num_graphs: int, num_candidates: int) -> tfgnn.GraphTensor:
+def blank_batch(
+    kind: str, limits: Mapping[str, int], num_graphs: int, num_candidates: int, *, physics: bool = False
+) -> tfgnn.GraphTensor:
     """A padded batch of graphs without nodes: the shapes and types of a training batch."""
     nothing = (
         tf.constant(serialize_nothing(kind)),
         tf.zeros([0, num_candidates], tf.int32),
         tf.zeros([num_candidates], tf.int64),
         tf.zeros([num_candidates], tf.bool),
+        *(tf.constant(each) for each in blank_physics(kind, 0, num_candidates).flat if physics),
     )
     as_written = tf.autograph.experimental.do_not_convert
     graphs = tf.data.Dataset.from_tensors(nothing).map(as_written(lambda *fields: parse_graph(kind, *fields)))

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,7 +50,7 @@ _NOT_READING = _NOT_WRITTEN | opcode_set("gather dynamic-slice")  # reads an ind
 
 
 @dataclass(frozen=True)
-class _Operator:
+class Operator:
     """A convolution or dot: seconds of each stream, tabulated by its own choice and by its operands' sources."""
 
     index: int
@@ -57,6 +58,16 @@ class _Operator:
     write: np.ndarray  # [own choices]
     reads: tuple[tuple[int, np.ndarray], ...]  # (source, [source's choices])
     turns: tuple[tuple[int, np.ndarray], ...]  # (source, [own choices, source's choices])
+
+
+class CostTables(NamedTuple):
+    """The tables of a program's costs: a candidate's seconds are the constant and one entry of each table."""
+
+    constant: float
+    unary: list[np.ndarray]  # by config node, [its choices]: buffers and copies that it alone decides
+    buffers: list[np.ndarray]  # by config node, [its choices]: the part of `unary` that is traffic of padded buffers
+    pairs: dict[tuple[int, int], np.ndarray]  # (config node, config node) -> copies [choices, choices]
+    operators: list[Operator]
 
 
 class LayoutCosts:
@@ -67,13 +78,19 @@ class LayoutCosts:
         self._bytes = element_bytes(program.node_feat)
         self._constant = 0.0
         self._unary = [np.zeros(len(rows)) for rows in program.layout_choices]
+        self._buffers = [np.zeros(len(rows)) for rows in program.layout_choices]
         self._pairs: dict[tuple[int, int], np.ndarray] = {}
-        self._operators: list[_Operator] = []
+        self._operators: list[Operator] = []
         for node in range(len(program.node_feat)):
             self._add_traffic(node)
             self._add_operator(node)
             for producer in self._program.operands[node]:
                 self._add_copy(node, producer)
+
+    @property
+    def tables(self) -> CostTables:
+        """What `seconds` adds up, for those who ask which config node a candidate's seconds belong to."""
+        return CostTables(self._constant, self._unary, self._buffers, self._pairs, self._operators)
 
     def seconds(self, choice_ids: np.ndarray) -> np.ndarray:
         """float64 [c]: noiseless seconds of candidates given as choice numbers [c, nc]."""
@@ -132,6 +149,8 @@ class LayoutCosts:
         moves += opcode not in _NOT_WRITTEN and not self._is_operator(node)
         layout = program.nodes[node]
         self._add(layout, layout, np.diag(self._traffic(node) * moves))
+        if layout.source != FIXED:
+            self._buffers[layout.source] += self._traffic(node) * moves
 
     def _is_operator(self, node: int) -> bool:
         return node in self._program.config_index and int(self._program.opcode[node]) in (CONVOLUTION, DOT)
@@ -190,7 +209,7 @@ class LayoutCosts:
         reads = tuple((program.nodes[each].source, self._traffic(each)) for each in operands)
         turns = [(program.nodes[each].source, self._turn_table(node, each)) for each in operands]
         self._operators.append(
-            _Operator(
+            Operator(
                 index=index,
                 matrix=work / TPU_V3.peak_flops,
                 write=self._traffic(node),

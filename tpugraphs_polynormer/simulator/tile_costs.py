@@ -23,6 +23,9 @@ from tpugraphs_polynormer.simulator.hardware import TPU_V3
 _PARAMETER, _FUSION, _TUPLE = (OPCODE_IDS[name] for name in ("parameter", "fusion", "tuple"))
 _UNIT = SUBLANES * LANES  # elements of a native tile
 _VECTOR_SLOTS = 2  # vector operations per instruction bundle
+# The parts of a kernel's time: steps, the slower of transfers and work, the first tile's transfer, and spilling; beside
+# them the two that overlap.
+TILE_STREAMS = ("steps", "slower", "first_transfer", "spill", "transfer", "work")
 _TRANSFER_OVERHEAD = 512  # starting one contiguous run of a transfer costs as much as this many bytes
 
 
@@ -95,10 +98,15 @@ class TileCosts:
 
     def seconds(self, config_feat: np.ndarray) -> np.ndarray:
         """float64 [c]: noiseless seconds of candidates [c, 24]."""
+        steps, slower, first, spill, *_ = self.streams(config_feat).T
+        return steps + slower + first + spill
+
+    def streams(self, config_feat: np.ndarray) -> np.ndarray:
+        """float64 [c, 6]: the seconds of each of TILE_STREAMS for candidates [c, 24]; the first four are the whole."""
         bounds = _clip(config_feat[:, 8:14], self.output_units)
         if self._operator is None:
-            return self._vector_seconds(bounds)
-        return self._matrix_seconds(bounds, _clip(config_feat[:, :6], self.kernel_units))
+            return self._vector_streams(bounds)
+        return self._matrix_streams(bounds, _clip(config_feat[:, :6], self.kernel_units))
 
     def tile_bytes(self, config_feat: np.ndarray) -> np.ndarray:
         """float64 [c]: bytes of one step's buffers, each held twice so that transfers overlap with work."""
@@ -107,13 +115,13 @@ class TileCosts:
             return 2.0 * self._moved * bounds.prod(axis=1) / math.prod(self.output_units)
         return 2.0 * sum(self._operator_tiles(bounds, _clip(config_feat[:, :6], self.kernel_units)))
 
-    def _vector_seconds(self, bounds: np.ndarray) -> np.ndarray:
+    def _vector_streams(self, bounds: np.ndarray) -> np.ndarray:
         steps = np.ceil(np.array(self.output_units) / bounds).prod(axis=1)
         visited = steps * bounds.prod(axis=1)  # native tiles; those at ragged edges count in full
         transfer = self._moved / TPU_V3.hbm_bandwidth / self._efficiency(bounds, self.output_units)
         work = visited * self._num_vector_ops() / (_VECTOR_SLOTS * TPU_V3.clock)
         held = 2.0 * self._moved * bounds.prod(axis=1) / math.prod(self.output_units)
-        return self._total(steps, transfer, work, held)
+        return self._join(steps, transfer, work, held)
 
     def _num_vector_ops(self) -> int:
         """Vector operations per native tile of the kernel's largest shape."""
@@ -138,8 +146,8 @@ class TileCosts:
             out * float(self._bytes[self._main]),
         )
 
-    def _matrix_seconds(self, bounds: np.ndarray, kernel: np.ndarray) -> np.ndarray:
-        """float64 [c]: seconds, with output tiles in the outer loop and slices of the contraction in the inner loop."""
+    def _matrix_streams(self, bounds: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+        """[c, 6]: the streams, with output tiles in the outer loop and slices of the contraction in the inner loop."""
         out_steps = np.ceil(np.array(self.output_units) / bounds)
         kernel_steps = np.ceil(np.array(self.kernel_units) / kernel)
         depth_steps = kernel_steps.prod(axis=1) / kernel_steps[:, self.kernel_index]
@@ -155,7 +163,7 @@ class TileCosts:
         visited = num_outputs * bounds.prod(axis=1) * _UNIT
         work = 2.0 * visited * round_up(self._contraction, LANES) / TPU_V3.peak_flops
         work = work + steps * LANES / TPU_V3.clock  # filling the systolic array with each slice of the kernel
-        return self._total(steps, transfer, work, 2.0 * sum(tiles))
+        return self._join(steps, transfer, work, 2.0 * sum(tiles))
 
     def _efficiency(self, bounds: np.ndarray, units: Sequence[int]) -> np.ndarray:
         """float64 [c]: the share of the bandwidth that transfers reach; runs over whole dimensions are longer."""
@@ -167,10 +175,13 @@ class TileCosts:
         size = run * _UNIT * max(1, int(self._bytes[self._main]))
         return size / (size + _TRANSFER_OVERHEAD)
 
-    def _total(self, steps: np.ndarray, transfer: np.ndarray, work: np.ndarray, held: np.ndarray) -> np.ndarray:
+    @staticmethod
+    def _join(steps: np.ndarray, transfer: np.ndarray, work: np.ndarray, held: np.ndarray) -> np.ndarray:
+        """[c, 6]: the streams; `held` are the bytes of a step's buffers."""
         excess = np.maximum(0.0, held - TPU_V3.vmem_bytes)
         spill = 2.0 * steps * excess / TPU_V3.hbm_bandwidth
-        return steps * TPU_V3.step_seconds + np.maximum(transfer, work) + transfer / steps + spill
+        slower = np.maximum(transfer, work)
+        return np.stack([steps * TPU_V3.step_seconds, slower, transfer / steps, spill, transfer, work], axis=1)
 
 
 def _unit_size(units: Sequence[int], index: int) -> int:

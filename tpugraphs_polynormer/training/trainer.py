@@ -148,6 +148,10 @@ class Trainer:
         task, steps = self.task, self.task.steps_per_epoch
         phase, end = locate_phase(task.phases, start)
         task.enter_phase(phase)
+        if not task.model.trainable_variables:  # nothing to learn: an epoch is its evaluation
+            while start < end and not self._after_epoch(start, 0.0, 0.0):
+                start += 1
+            return end
         self.learner.make_train_function(force=True)  # trace again: the phase is a Python value of the traced step
         dataset = self._strategy.distribute_datasets_from_function(lambda context: task.make_dataset(start, context))
         progress.name = f"train {self.run.path.name}, {phase} phase"

@@ -28,6 +28,7 @@ def make_graph(
         metrics=replace(metrics, slowdown_5=slowdown, contest_score=score, num_candidates=count),
         num_nodes=10,
         random_contest_score=0.0,
+        cost_contest_score=0.5,
         regret=(slowdown,) * 7,
         chance_regret=(0.2, 0.1, 0.04, 0.0, 0.0, 0.0, 0.0),
         worst_regret=0.1,
@@ -72,7 +73,8 @@ def test_several_runs_of_a_collection_share_a_headline() -> None:
 def test_the_mean_counts_collections_alike_and_tells_the_test_score() -> None:
     runs = [make_run(make_graph(collection="tile:xla", score=1.0)), make_run(*[make_graph(score=0.5)] * 3)]
     text = write_mean(Report(runs, "valid", {"mean": (0.7, 0.125)}))
-    assert "on the valid split is 0.7500 (95 % interval 0.7500 to 0.7500); that of a random order, 0.0000." in text
+    assert "on the valid split is 0.7500 (95 % interval 0.7500 to 0.7500); that of a random order, 0.0000, " in text
+    assert "and of the analytic cost model alone, 0.5000." in text
     assert "On the test split it is 0.7000; that of a random order, 0.1250." in text
 
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
 from tpugraphs_polynormer.datasets.encoding import NUM_TILE_BOUNDS
+from tpugraphs_polynormer.datasets.physics import Physics
 from tpugraphs_polynormer.datasets.static_graphs import StaticGraph
 from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_undirected_edge_tensors
 from tpugraphs_polynormer.layers.neighbours import Graphs
@@ -36,6 +37,8 @@ class Batch(NamedTuple):
     nconfig_edges: EdgeIndex | StaticEdges | None  # among config nodes: both directions and self-loops; None for tiles
     num_graphs: int | tf.Tensor  # G
     candidate_mask: tf.Tensor  # [G, k] bool
+    physics: tf.Tensor | None = None  # [G, k, features], of each candidate (datasets/physics.py); None without it
+    nconfig_physics: tf.Tensor | None = None  # [s, k, features]; None without it, and for tiles
 
     @property
     def op_graphs(self) -> Graphs:
@@ -89,17 +92,23 @@ def unpack_batch(graph: tfgnn.GraphTensor) -> Batch:
         **of_layouts,
         num_graphs=num_graphs,
         candidate_mask=mask,
+        physics=graph.context.features.get("physics"),
+        nconfig_physics=graph.node_sets["nconfig"].features.get("physics"),
     )
 
 
 def build_static_batch(
-    graph: StaticGraph, codes: tf.Tensor | None = None, candidate_mask: tf.Tensor | None = None
+    graph: StaticGraph,
+    codes: tf.Tensor | None = None,
+    candidate_mask: tf.Tensor | None = None,
+    physics: Physics | None = None,
 ) -> Batch:
     """One padded graph as a batch with G = 1; all shapes are static.
 
     Args:
       graph: tensors of static shape in the fields of a StaticGraph.
-      codes: [s, k] int32. candidate_mask: [k] bool. `RankingModel.encode` reads neither.
+      codes: [s, k] int32. candidate_mask: [k] bool. physics: tensors in the fields of a Physics. `RankingModel.encode`
+        reads none of them.
     """
     connect = build_static_edges if in_xla() else build_undirected_edge_tensors
     num_ops, num_edges = graph.features.shape[0], graph.feed_source.shape[0]
@@ -128,6 +137,8 @@ def build_static_batch(
         nconfig_edges=nconfig_edges,
         num_graphs=1,
         candidate_mask=None if candidate_mask is None else candidate_mask[tf.newaxis],
+        physics=None if physics is None else physics.candidates[tf.newaxis],
+        nconfig_physics=None if physics is None else physics.nodes,
     )
 
 

@@ -31,6 +31,7 @@ from tpugraphs_polynormer.models.ranking.heads import (
     softmax_weights,
 )
 from tpugraphs_polynormer.models.ranking.layout_sizes import sizes_in_order
+from tpugraphs_polynormer.models.ranking.physics import CostResidual, join_physics
 from tpugraphs_polynormer.models.ranking.segments import NodeSegments, keep_within
 
 
@@ -50,6 +51,10 @@ class RankingModel(tf.keras.Model):
     node), and the encoder runs on [n, k, dim]. `late`: the encoder runs once per graph on [n, dim]; config values are
     then joined to the states of the config nodes (tile: of every node), and a second, shorter encoder runs per
     candidate over the graph of config nodes (datasets/config_graph.py). Each distinct config value is projected once.
+
+    With `config.physics` the model knows what the analytic cost model says (datasets/physics.py): features of config
+    nodes are projected and added to their config values, those of candidates join the pooled states. With `residual`
+    the scores are a correction of the cost model's.
 
     Early fusion of layouts keeps one state for nodes that no candidate has reached (see layers/shared_states.py),
     except under XLA and in encoders where each layer reaches every node. `share_states=False` never does; tests compare
@@ -112,6 +117,10 @@ class RankingModel(tf.keras.Model):
         self.knows_sizes = kind == "layout" and not raw
         if self.knows_sizes:
             self.size_projection = Linear(self.config_dim, use_bias=False, name="size_projection")
+        self.knows_node_physics = kind == "layout" and config.physics != "none"
+        if self.knows_node_physics:
+            self.physics_projection = Linear(self.config_dim, use_bias=False, name="physics_projection")
+        self.residual = CostResidual(name="residual") if config.physics == "residual" else None
         self.nconfig_encoder = None
         if not early:
             if config.num_nconfig_layers:
@@ -130,7 +139,9 @@ class RankingModel(tf.keras.Model):
             self.readout_logits = Linear(config.hidden_dim, name="readout_logits")
         self.segments = NodeSegments(num_nodes=config.segment_nodes) if config.segment_nodes else None
         self.hidden_layers = self._create_hidden_layers()
-        self.output_layer = Linear(1, use_bias=False, dtype="float32", name="output")
+        # A correction starts at 0: before it is trained, the model ranks as the cost model does.
+        start = {"kernel_initializer": "zeros"} if self.residual is not None else {}
+        self.output_layer = Linear(1, use_bias=False, dtype="float32", name="output", **start)
 
     def get_config(self) -> dict:
         own = {"kind": self.kind, "share_states": self._share_states}
@@ -194,6 +205,8 @@ class RankingModel(tf.keras.Model):
         self, batch: Batch, encoded: Encoded, *, phase: str | None = None, training: bool | None = None
     ) -> tf.Tensor:
         """Scores of the batch's candidates, given `encode` of its graphs. Under XLA, `encode` must have been so too."""
+        if self.config.physics != "none" and batch.physics is None:
+            raise ValueError("the model reads physics, which the batch does not have; make it with physics=True")
         if encoded.reach is not None and in_xla():
             raise ValueError(
                 "the graphs were encoded outside XLA, with shared states; encode them where they are scored"
@@ -213,9 +226,12 @@ class RankingModel(tf.keras.Model):
             pooled = self._fuse(batch, encoded, config_states, run)
         if self.config.cross_candidates:
             pooled = self.candidate_attention(pooled, batch.candidate_mask)
+        if self.config.physics != "none":
+            pooled = join_physics(pooled, batch.physics)
         for layer in self.hidden_layers:
             pooled = layer(pooled)
-        return -tf.cast(self.output_layer(pooled)[..., 0], tf.float32)  # the layer predicts a cost
+        scores = -tf.cast(self.output_layer(pooled)[..., 0], tf.float32)  # the layer predicts a cost
+        return scores if self.residual is None else self.residual(scores, batch.physics)
 
     def _project_config_values(self, batch: Batch) -> tf.Tensor:
         """Layout: [s, k, config_dim], the value of each config node. Tile: [G, k, config_dim], a candidate's bounds."""
@@ -225,6 +241,8 @@ class RankingModel(tf.keras.Model):
             if self.knows_sizes:
                 sizes = sizes_in_order(batch.nconfig_dims, batch.config_values, batch.codes)
                 config_states += self.size_projection(tf.cast(sizes, config_states.dtype))
+            if self.knows_node_physics:
+                config_states += self.physics_projection(tf.cast(batch.nconfig_physics, config_states.dtype))
             return config_states
         roles = tf.minimum(batch.nconfig_roles, NUM_TILE_BOUNDS - 1)
         table = tf.reshape(projected, [-1, self.config_dim])  # [v * roles, config_dim]

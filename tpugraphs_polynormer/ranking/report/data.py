@@ -20,6 +20,7 @@ from tpugraphs_polynormer.datasets.targets import read_costs
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_NAMES
 from tpugraphs_polynormer.models.ranking.batch import unpack_batch
 from tpugraphs_polynormer.progress import track
+from tpugraphs_polynormer.ranking.baselines import CostScorer
 from tpugraphs_polynormer.ranking.metrics import GraphMetrics, graph_metrics, rank_candidates, slowdown, true_costs
 from tpugraphs_polynormer.ranking.random_baseline import expected_contest_score, expected_slowdown
 from tpugraphs_polynormer.ranking.runs import checkpoint_path, load_ranker, open_ranking_run
@@ -44,6 +45,7 @@ class GraphReport:
     metrics: GraphMetrics
     num_nodes: int
     random_contest_score: float  # of a random ranking
+    cost_contest_score: float  # of the analytic cost model
     regret: tuple[float, ...]  # slowdown of the best of the k first, for REGRET_KS
     chance_regret: tuple[float, ...]
     worst_regret: float  # slowdown of the best of the TRIED first in the worst order; 0: any order is perfect
@@ -144,11 +146,14 @@ def _gather_graph(
     scores = scorer.score_graph(split, number, chosen)
     names = {"collection": manifest.collection, "graph": entry.name}
     metrics = graph_metrics(manifest.kind, runtimes, scores, normalizers, noise=split.noise(number), **names)
+    estimates = CostScorer().score_graph(split, number, chosen)
+    estimated = graph_metrics(manifest.kind, runtimes, estimates, normalizers, noise=split.noise(number), **names)
     ranking, best, default = rank_candidates(scores, graph=entry.name), costs.min(), find_default_cost(split, number)
     return GraphReport(
         metrics=metrics,
         num_nodes=entry.num_nodes,
         random_contest_score=expected_contest_score(manifest.kind, costs),
+        cost_contest_score=estimated.contest_score,
         regret=tuple(slowdown(costs, ranking, k) for k in REGRET_KS),
         chance_regret=tuple(expected_slowdown(costs, k) for k in REGRET_KS),
         worst_regret=float(np.sort(costs)[-TRIED:].min() / best) - 1.0,
@@ -199,8 +204,7 @@ def _thin_out(slowdowns: np.ndarray) -> np.ndarray:
 
 def _gather_attention(task: RankingTask, split: RankingSplit, name: str | None) -> Attention | None:
     """The first global layer's attention in the named graph; None where candidates do not share one."""
-    encoder = task.model.encoder
-    has_global = "global" in encoder.phases and task.phase != "local"
+    has_global = "global" in task.model.phases and task.phase != "local"
     number = _choose_graph(split, name)
     if number is None or not has_global or task.config.model.fusion != "late":
         return None

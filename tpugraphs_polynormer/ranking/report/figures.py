@@ -71,29 +71,32 @@ def draw(caption: str, alt: str, plot: Callable[[Figure], None], *, size: tuple[
 
 
 def draw_scores(rows: Sequence[tuple[str, RunReport]], split: str) -> str:
-    """The score of each run: a dot per graph, the mean with its interval, and a random order's mean."""
+    """The score of each run: a dot per graph, the mean with its interval, the means of baselines."""
     scores = [[graph.metrics.contest_score for graph in report.graphs] for _, report in rows]
-    chances = [float(np.mean([graph.random_contest_score for graph in report.graphs])) for _, report in rows]
+    found = [summarize_graphs(report.graphs) for _, report in rows]
+    chances, costs = ([getattr(each, name) for each in found] for name in ("chance_score", "cost_score"))
 
     def plot(figure: Figure) -> None:
         axes = figure.subplots()
-        for row, ((label, _), values, chance) in enumerate(zip(rows, scores, chances, strict=True)):
+        for row, ((label, _), values, chance, cost) in enumerate(zip(rows, scores, chances, costs, strict=True)):
             spread = 0.13 * np.sin(2.4 * np.arange(len(values)))  # so that equal scores do not hide each other
             first = {"dot": "a graph", "mean": "mean, 95 % interval", "chance": "random order"} if row == 0 else {}
+            first |= {"cost": "cost model"} if row == 0 else {}
             axes.plot(values, row + spread, "o", ms=4, mew=0, alpha=0.55, color=_INKS["c0"], label=first.get("dot"))
             low, high = bootstrap_interval([values])
             mean = float(np.mean(values))
             ink = {"color": _INKS["text"], "capsize": 3, "ms": 5, "label": first.get("mean")}
             axes.errorbar(mean, row, xerr=[[max(0, mean - low)], [max(0, high - mean)]], fmt="D", **ink)
             axes.plot(chance, row, "x", ms=7, mew=2, color=_INKS["c1"], label=first.get("chance"))
+            axes.plot(cost, row, "+", ms=9, mew=2, color=_INKS["c2"], label=first.get("cost"))
             axes.text(0, row - 0.24, label, transform=axes.get_yaxis_transform(), va="bottom")
         axes.set(xlabel=f"contest score on {split} (1 is perfect)", yticks=[], ylim=(len(rows) - 0.6, -0.75))
         axes.spines["left"].set_visible(False)
-        figure.legend(loc="outside lower center", ncols=3, handletextpad=0.3, columnspacing=1)
+        figure.legend(loc="outside lower center", ncols=2, handletextpad=0.3, columnspacing=1)
 
     told = "; ".join(
-        f"{label}: mean {np.mean(values):.3f}, random order {chance:.3f}"
-        for (label, _), values, chance in zip(rows, scores, chances, strict=True)
+        f"{label}: mean {np.mean(values):.3f}, random order {chance:.3f}, cost model {cost:.3f}"
+        for (label, _), values, chance, cost in zip(rows, scores, chances, costs, strict=True)
     )
     height = 0.9 + len(rows) * (0.6 if len(rows) > MANY_RUNS else 1.05)
     return draw("Score of every graph", f"Scores. {told}", plot, size=(4.4, height))

@@ -47,14 +47,23 @@ def _render_headlines(report: Report) -> str:
 def _render_scores(report: Report) -> str:
     intro = (
         "<p>The contest's score is 1 at best: for layouts Kendall's tau of the predicted order, for tiles one minus "
-        "the slowdown of the best of the first five. What a random order gets is computed, not drawn. Slowdown k: how "
-        "much slower than the fastest the best of the first k is. Intervals: 95 %, by drawing the graphs of each "
-        "collection again 2,000 times.</p>"
+        "the slowdown of the best of the first five. What a random order gets is computed, not drawn; the cost model "
+        "is the analytic one, which is not trained. Slowdown k: how much slower than the fastest the best of the first "
+        "k is. Intervals: 95 %, by drawing the graphs of each collection again 2,000 times.</p>"
     )
     rows = [_score_row(run.label, run.collection, [run]) for run in report.runs]
     if report.has_mean:
         rows.append(_score_row("mean", "", report.runs))
-    header = ["run", "collection", "graphs", "contest_score", "95 % interval", "random score", *METRICS[:-1]]
+    header = [
+        "run",
+        "collection",
+        "graphs",
+        "contest_score",
+        "95 % interval",
+        "random score",
+        "cost model score",
+        *METRICS[:-1],
+    ]
     parts = [intro, _table([name.replace("_", " ") for name in header], rows, num_text=2)]
     if report.test_scores:
         rows = [[_text(name), *map(_number, scores)] for name, scores in report.test_scores.items()]
@@ -64,12 +73,13 @@ def _render_scores(report: Report) -> str:
 
 def _score_row(label: str, collection: str, runs: Sequence[RunReport]) -> list[str]:
     means = summarize([graph.metrics for run in runs for graph in run.graphs])["overall"]
-    chance = float(np.mean([summarize_graphs(run.graphs).chance_score for run in runs]))
+    found = [summarize_graphs(run.graphs) for run in runs]
+    beside = (float(np.mean([getattr(each, name) for each in found])) for name in ("chance_score", "cost_score"))
     interval = bootstrap_interval([[graph.metrics.contest_score for graph in run.graphs] for run in runs])
     return [
         *(_text(label), _text(collection), _number(means["num_graphs"], 0), _number(means["contest_score"])),
         f'<td data-value="{interval[0]!r}">{interval[0]:.4f} to {interval[1]:.4f}</td>',
-        *map(_number, (chance, *(means[name] for name in METRICS[:-1]))),
+        *map(_number, (*beside, *(means[name] for name in METRICS[:-1]))),
     ]
 
 
@@ -111,12 +121,12 @@ def _group_table(report: Report, what: str, key: Callable[[GraphReport], str]) -
             [_text(collection), _text(name), *_summary_cells(summarize_graphs(graphs), len(members))]
             for name, graphs in groups.items()
         ]
-    header = ["collection", what, "graphs", "score", "random score", *_SLOWDOWNS[1:]]
+    header = ["collection", what, "graphs", "score", "random score", "cost model score", *_SLOWDOWNS[1:]]
     return _table(header, rows, num_text=2)
 
 
 def _summary_cells(found: Summary, num_runs: int) -> list[str]:
-    means = (found.score, found.chance_score, found.slowdown, found.chance_slowdown)
+    means = (found.score, found.chance_score, found.cost_score, found.slowdown, found.chance_slowdown)
     unknown = [_number(found.default), _number(found.speedup, 2)]
     return [_number(found.num_graphs // num_runs, 0), *map(_number, means), *unknown]
 
@@ -159,11 +169,11 @@ def _graph_table(rows: Sequence[tuple[GraphReport, RunReport]], *, has_runs: boo
                 *(_text(metrics.graph), *[_text(run.collection)] * sortable, *[_text(run.label)] * has_runs),
                 *(_number(graph.num_nodes, 0), _number(metrics.num_candidates, 0)),
                 _number(metrics.contest_score, tone=tone),
-                *map(_number, (graph.random_contest_score, metrics.tau, *slowdowns)),
+                *map(_number, (graph.random_contest_score, graph.cost_contest_score, metrics.tau, *slowdowns)),
                 _number(graph.speedup, 2),
             ]
         )
-    numbers = ["nodes", "candidates", "score", "random score", "tau", *_SLOWDOWNS]
+    numbers = ["nodes", "candidates", "score", "random score", "cost model score", "tau", *_SLOWDOWNS]
     return _table([*header, *numbers], cells, num_text=len(header), sortable=sortable)
 
 

@@ -21,6 +21,7 @@ class Summary:
     num_graphs: int
     score: float
     chance_score: float
+    cost_score: float  # of the analytic cost model
     slowdown: float  # of the best of the first five against the best of all
     chance_slowdown: float
     num_known: int  # graphs whose default is known
@@ -37,6 +38,7 @@ def summarize_graphs(graphs: Sequence[GraphReport]) -> Summary:
         num_graphs=len(graphs),
         score=means["contest_score"],
         chance_score=float(np.mean([graph.random_contest_score for graph in graphs])),
+        cost_score=float(np.mean([graph.cost_contest_score for graph in graphs])),
         slowdown=means["slowdown_5"],
         chance_slowdown=float(np.mean([graph.chance_slowdown for graph in graphs])),
         num_known=len(defaults),
@@ -69,7 +71,8 @@ def write_mean(report: Report) -> str:
     chance = np.mean([summarize_graphs(run.graphs).chance_score for run in report.runs])
     low, high = bootstrap_interval([[graph.metrics.contest_score for graph in run.graphs] for run in report.runs])
     text = f"The mean contest score on the {report.split} split is {score:.4f} (95 % interval {low:.4f} to {high:.4f})"
-    text += f"; that of a random order, {chance:.4f}."
+    cost = np.mean([summarize_graphs(run.graphs).cost_score for run in report.runs])
+    text += f"; that of a random order, {chance:.4f}, and of the analytic cost model alone, {cost:.4f}."
     if report.test_scores:
         text += " On the test split it is {:.4f}; that of a random order, {:.4f}.".format(*report.test_scores["mean"])
     return f"{text} 1 is perfect. Each of the {len(report.runs)} collections counts alike."

@@ -44,13 +44,14 @@ def scoring_functions(model: RankingModel, *, phase: str | None = None) -> tuple
       model: the ranking model.
       phase: of the encoder; None for the last.
     """
-    run = {"phase": phase, "training": False}
+    run, directed = {"phase": phase, "training": False}, model.config.directed
 
     def encode(*graph: tf.Tensor) -> tf.Tensor:
-        return model.encode(build_static_batch(StaticGraph(*graph)), **run, share_states=False).states
+        batch = build_static_batch(StaticGraph(*graph), directed=directed)
+        return model.encode(batch, **run, share_states=False).states
 
     def score(states: tf.Tensor, codes: tf.Tensor, mask: tf.Tensor, *graph: tf.Tensor) -> tf.Tensor:
-        batch = build_static_batch(StaticGraph(*graph), codes, mask)
+        batch = build_static_batch(StaticGraph(*graph), codes, mask, directed=directed)
         return model.score(batch, Encoded(states, None, None), **run)[0]
 
     return encode, score

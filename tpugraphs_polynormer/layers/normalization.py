@@ -83,7 +83,7 @@ class GraphNorm(tf.keras.layers.Layer):
     """Norm over the real nodes of each graph, per channel and candidate: [num_nodes, (candidates,) dim] -> the same.
 
     y = x - shift * mean(x); out = y / sqrt(mean(y^2) + epsilon) * scale + offset. The learned shift (it starts at 1)
-    says how much of a graph's mean is removed, as in "GraphNorm" (Cai et al., 2021).
+    says how much of a graph's mean is removed, as in "GraphNorm" (Cai et al., 2021). Padding nodes become 0.
 
     Example:
       >>> graphs = tp.Graphs(ids=tf.constant([0, 0, 1]), count=2)
@@ -102,7 +102,10 @@ class GraphNorm(tf.keras.layers.Layer):
         graphs, wide = Graphs(*graphs), tf.cast(states, tf.float32)
         shifted = wide - graphs.spread(graphs.mean(wide) * self.shift)
         inverse = tf.math.rsqrt(graphs.mean(tf.square(shifted)) + EPSILON)
-        return tf.cast(shifted * graphs.spread(inverse * self.scale) + self.offset, states.dtype)
+        out = shifted * graphs.spread(inverse * self.scale) + self.offset
+        if graphs.mask is not None:  # a graph of padding has no deviation to divide by: its states would grow
+            out = tf.where(expand_like(graphs.mask, out), out, 0.0)
+        return tf.cast(out, states.dtype)
 
 
 @register

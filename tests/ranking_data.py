@@ -38,7 +38,7 @@ HEADLESS = ("model.encoder=mlp", "model.encoder=gcn", "model.encoder=graphsage")
 def small_config(collection: str = LAYOUT, *overrides: str) -> RankingConfig:
     """The small config of a collection, changed by the overrides, without fields that these make unread."""
     encoder = next((each for each in reversed(overrides) if each.startswith("model.encoder=")), "")
-    has_heads = encoder not in HEADLESS or "model.cross_candidates=true" in overrides
+    has_heads = encoder not in HEADLESS or "model.cross_candidates=pooled" in overrides
     heads = ("model.num_heads=2",) if has_heads else ()
     unread = {"model.fusion=early": "model.num_fusion_layers", "model.features=raw": "model.layout_dim"}
     left_out = tuple(name for override, name in unread.items() if override in overrides)

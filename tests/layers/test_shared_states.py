@@ -9,6 +9,7 @@ import tensorflow as tf
 from tests.layers.graphs import random_pairs
 from tpugraphs_polynormer.config.schema import RankingModelConfig
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
+from tpugraphs_polynormer.layers.directed_edges import build_directed_edge_tensors
 from tpugraphs_polynormer.layers.edge_index import build_edge_index, build_undirected_edge_tensors, select_edges
 from tpugraphs_polynormer.layers.ops.aggregation import aggregate
 from tpugraphs_polynormer.layers.shared_states import SharedStates, count_hops, find_reach
@@ -148,6 +149,19 @@ def test_readouts_equal_naive(encoder: str, readout: str) -> None:
     naive_and_shared(build_model(**ENCODERS[encoder], readout=readout), BATCHES["padded"]())
 
 
+@pytest.mark.parametrize("encoder", ["graphsage", "gat", "local_gcn", "global"])
+def test_directed_edges_equal_naive(encoder: str) -> None:
+    batch = BATCHES["padded"]()
+    mask = tf.gather(batch.op_mask, batch.consumers)
+    edges = build_directed_edge_tensors(batch.producers, batch.consumers, len(batch.features), mask=mask)
+    naive_and_shared(build_model(**ENCODERS[encoder], directed=True), batch._replace(edges=edges))
+
+
+@pytest.mark.parametrize("readout", ["weighted", "config_nodes"])
+def test_maxima_equal_naive(readout: str) -> None:
+    naive_and_shared(build_model(**ENCODERS["local"], readout=readout, max_readout=True), BATCHES["padded"]())
+
+
 def test_batch_norm_counts_a_shared_row_once_per_candidate() -> None:
     model = build_model(**ENCODERS["normed"], relu=False)
     naive_and_shared(model, BATCHES["padded"](), training=True)
@@ -156,6 +170,8 @@ def test_batch_norm_counts_a_shared_row_once_per_candidate() -> None:
 def test_where_one_layer_reaches_every_node_nothing_is_shared() -> None:
     joint = build_model(encoder="polynormer", attention="local_and_global")
     assert build_model(**ENCODERS["global"]).share_states and not joint.share_states
+    for option in ({"graph_norm": True}, {"squeeze_excite": True}, {"cross_candidates": "nodes"}):
+        assert not build_model(**ENCODERS["local"], **option).share_states
     scores, _ = run(joint, BATCHES["padded"](), shared=joint.share_states)
     assert np.ptp(scores.reshape(-1, K), axis=1).max() > 0
 

@@ -8,7 +8,7 @@ from tpugraphs_polynormer.datasets.input_pipeline import iterate_blocks
 from tpugraphs_polynormer.ranking import scorer as scoring
 from tpugraphs_polynormer.ranking.scorer import Scorer, block_size
 
-CROSS = "model.cross_candidates=true"
+CROSS = "model.cross_candidates=pooled"
 
 
 def scorer_of(name: str, fusion: str, *overrides: str, group: int = 4, seed: int = 0) -> Scorer:

@@ -27,7 +27,7 @@ from tpugraphs_polynormer.ranking.static_scoring import StaticScorer, scoring_fu
 from tpugraphs_polynormer.ranking.task import RankingTask
 
 ROOT = Path(__file__).resolve().parents[2]
-CROSS, MLP = "model.cross_candidates=true", "model.encoder=mlp"
+CROSS, MLP = "model.cross_candidates=pooled", "model.encoder=mlp"
 VARIANTS = {
     "layout-late": (LAYOUT, "model.fusion=late"),
     "layout-early": (LAYOUT, "model.fusion=early", "model.encoder=graphsage"),

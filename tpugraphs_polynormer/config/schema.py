@@ -109,18 +109,40 @@ class RankingModelConfig(EncoderConfig):
         "the estimate that the scores correct (residual)",
         choices=("none", "features", "residual"),
     )
-    cross_candidates: bool = setting(False, "candidates of a graph attend to each other")
+    cross_candidates: str = setting(
+        "none",
+        "candidates of a graph see each other: once, by attention between their vectors (pooled), or after each layer "
+        "that has candidates, by a softmax over them for each node and channel (nodes)",
+        choices=("none", "pooled", "nodes"),
+    )
     num_groupings: int = setting(4, "random groupings that inference averages over, with cross_candidates", low=1)
+    graph_norm: bool = setting(False, "norm over the nodes of a graph, per channel, before each layer")
+    squeeze_excite: bool = setting(False, "after each layer, a gate per channel made of the graph's mean state")
+    directed: bool = setting(False, "weights of their own along and against the edges")
+    max_readout: bool = setting(False, "the maximum over nodes beside the sum of the readout")
+    layout_features: str = setting(
+        "order",
+        "a layout as the dimension at each position (order), the position of each dimension (position), both, or the "
+        "order and, for candidates, a vector of each dimension's sizes and positions, with shared weights (dimensions)",
+        choices=("order", "position", "both", "dimensions"),
+    )
+    size_features: str = setting(
+        "log",
+        "sizes in the order of a layout as logarithms, or also modulo and divided by 128 and 8 (tiles)",
+        choices=("log", "tiles"),
+    )
 
     def __post_init__(self) -> None:
         _refuse_unread(self, "an encoder", self.encoder != "none", *_others(self, "encoder"))
         super().__post_init__()
-        if self.readout == "official" and (self.fusion != "early" or self.cross_candidates):
-            raise ConfigError("readout: official needs fusion=early and cross_candidates=false")
+        crossed, official = self.cross_candidates != "none", self.readout == "official"
+        if official and (self.fusion != "early" or crossed or self.max_readout):
+            raise ConfigError("readout: official needs fusion=early, cross_candidates=none and max_readout=false")
         _refuse_unread(self, "fusion=early", self.fusion == "early", "segment_nodes")
         _refuse_unread(self, "fusion=late", self.fusion == "late", "num_fusion_layers", "num_nconfig_layers")
-        _refuse_unread(self, "features=scaled", self.features == "scaled", "layout_dim")
-        _refuse_unread(self, "cross_candidates=true", self.cross_candidates, "num_groupings")
+        of_layouts = ("layout_dim", "layout_features", "size_features")
+        _refuse_unread(self, "features=scaled", self.features == "scaled", *of_layouts)
+        _refuse_unread(self, "cross_candidates=pooled or nodes", crossed, "num_groupings")
 
     @property
     def reads_physics(self) -> bool:
@@ -128,7 +150,13 @@ class RankingModelConfig(EncoderConfig):
         return self.physics != "none" or self.encoder == "none"
 
     def _has_heads(self) -> bool:
-        return self.cross_candidates or super()._has_heads()
+        return self.cross_candidates == "pooled" or super()._has_heads()
+
+    def check_kind(self, kind: str) -> None:
+        """Refuses a field that models of a kind of collection, `layout` or `tile`, would ignore."""
+        if kind == "tile":
+            _refuse_unread(self, "layout collections", self.layout_features != "dimensions", "layout_features")
+            _refuse_unread(self, "layout collections", False, "size_features")
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,15 @@ if not tf.keras.layers.Layer.__module__.startswith("tf_keras."):  # the package 
     )
 
 _EXPORTS = {
+    "CandidateGate": "layers.graph_context",
+    "DirectedConvolution": "layers.convolutions",
     "Dropout": "layers.dropout",
     "EdgeIndex": "layers.edge_index",
     "Gate": "layers.gate",
     "GlobalAttention": "layers.global_attention",
     "GraphAttention": "layers.convolutions",
     "GraphConvolution": "layers.convolutions",
+    "GraphNorm": "layers.normalization",
     "Graphs": "layers.neighbours",
     "JointAttention": "layers.joint_attention",
     "LayerNorm": "layers.normalization",
@@ -24,6 +27,8 @@ _EXPORTS = {
     "LocalAttention": "layers.local_attention",
     "MaskedBatchNorm": "layers.normalization",
     "SageConvolution": "layers.convolutions",
+    "SqueezeExcite": "layers.graph_context",
+    "build_directed_edge_tensors": "layers.directed_edges",
     "build_edge_inputs": "layers.edge_index",
 }
 __all__ = list(_EXPORTS)

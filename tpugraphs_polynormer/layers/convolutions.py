@@ -20,6 +20,18 @@ from tpugraphs_polynormer.layers.registration import Configured, register
 class Convolution(Configured, tf.keras.layers.Layer):
     """A layer of three steps: states [rows, (candidates,) dim] -> [output rows, (candidates,) units]."""
 
+    def build_messages(self, shape: tf.TensorShape) -> None:
+        """Creates the weights of `project` and `aggregate`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define build_messages")
+
+    def build_own(self, shape: tf.TensorShape) -> None:
+        """Creates the weights of `combine`."""
+
+    def build(self, shape: tf.TensorShape) -> None:
+        self.build_messages(shape)
+        self.build_own(shape)
+        super().build(shape)
+
     def project(self, states: tf.Tensor) -> tf.Tensor | tuple[tf.Tensor, ...]:
         """What neighbours need to know of each row."""
         raise NotImplementedError(f"{type(self).__name__} does not define project")
@@ -67,7 +79,8 @@ class GraphAttention(Convolution):
         self.keep_arguments(locals())
         self.linear = Linear(num_heads * head_dim, use_bias=False, kernel_initializer="glorot_uniform", name="linear")
 
-    def build(self, shape: tf.TensorShape) -> None:
+    def build_messages(self, shape: tf.TensorShape) -> None:
+        """Creates W, a_source and a_target."""
         build_layers([self.linear], shape)
         limit = (6 / (self.num_heads + self.head_dim)) ** 0.5
         shape_per_head = [self.num_heads, self.head_dim]
@@ -75,7 +88,6 @@ class GraphAttention(Convolution):
         starts = [tf.keras.initializers.RandomUniform(-limit, limit) for _ in range(2)]
         self.source_weight = self.add_weight("source_weight", shape_per_head, initializer=starts[0])
         self.target_weight = self.add_weight("target_weight", shape_per_head, initializer=starts[1])
-        super().build(shape)
 
     def project(self, states: tf.Tensor) -> AttentionInputs:
         """The values of each head, and a_source.x and a_target.x as one product of matrices."""
@@ -116,10 +128,13 @@ class GraphConvolution(Convolution):
         self.keep_arguments(locals())
         self.linear = Linear(units, use_bias=False, kernel_initializer="glorot_uniform", name="linear")
 
-    def build(self, shape: tf.TensorShape) -> None:
+    def build_messages(self, shape: tf.TensorShape) -> None:
+        """Creates W."""
         build_layers([self.linear], shape)
+
+    def build_own(self, shape: tf.TensorShape) -> None:
+        """Creates the bias."""
         self.bias = self.add_weight("bias", [self.units], initializer="zeros")
-        super().build(shape)
 
     def project(self, states: tf.Tensor) -> tf.Tensor:
         """states W."""
@@ -162,9 +177,13 @@ class SageConvolution(Convolution):
         self.from_neighbors = Linear(units, use_bias=False, name="from_neighbors")
         self.from_self = Linear(units, name="from_self")
 
-    def build(self, shape: tf.TensorShape) -> None:
-        build_layers([self.from_neighbors, self.from_self], shape)
-        super().build(shape)
+    def build_messages(self, shape: tf.TensorShape) -> None:
+        """Creates W_neighbor."""
+        build_layers([self.from_neighbors], shape)
+
+    def build_own(self, shape: tf.TensorShape) -> None:
+        """Creates W_self and the bias."""
+        build_layers([self.from_self], shape)
 
     def project(self, states: tf.Tensor) -> tf.Tensor:
         """states W_neighbor: before the mean, which allows it, because the result is rarely wider."""
@@ -177,3 +196,55 @@ class SageConvolution(Convolution):
     def combine(self, states: tf.Tensor, aggregated: tf.Tensor, near: Neighbours) -> tf.Tensor:
         """The row's own part added."""
         return aggregated + near.expand(self.from_self(states))
+
+
+@register
+class DirectedConvolution(Convolution):
+    """Two convolutions with weights of their own, along and against the edges; their messages are summed.
+
+    What a row adds for itself (a bias, W_self) is that of `along`: it has no direction.
+
+    Args:
+      along, against: two equal convolutions without weights yet.
+
+    Example:
+      >>> edges = tp.layers.build_directed_edge_tensors([0, 1], [1, 2], 3)
+      >>> along, against = (tp.layers.GraphConvolution(units=4) for _ in range(2))
+      >>> tp.layers.DirectedConvolution(along=along, against=against)(tf.ones([3, 5]), edges).shape
+      TensorShape([3, 4])
+    """
+
+    def __init__(self, *, along: Convolution, against: Convolution, **kwargs):
+        super().__init__(**kwargs)
+        self.keep_arguments(locals())
+
+    def build_messages(self, shape: tf.TensorShape) -> None:
+        """Creates the weights of both messages."""
+        build_layers([self.along], shape)
+        with tf.name_scope(self.against.name):
+            self.against.build_messages(shape)
+
+    def project(self, states: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """What neighbours in each direction need to know."""
+        return self.along.project(states), self.against.project(states)
+
+    def aggregate(self, projected: tuple[tf.Tensor, tf.Tensor], near: Neighbours) -> tf.Tensor:
+        """The sum of what each row receives from both directions."""
+        if not hasattr(near, "against"):
+            raise ValueError(
+                f"a directed convolution was called with a {type(near).__name__}, whose edges have no direction; build "
+                "them with build_directed_edge_tensors"
+            )
+        along, against = projected
+        return self.along.aggregate(along, near.along) + self.against.aggregate(against, near.against)
+
+    def combine(self, states: tf.Tensor, aggregated: tf.Tensor, near: Neighbours) -> tf.Tensor:
+        """The row's own part added, once."""
+        return self.along.combine(states, aggregated, near)
+
+    def call(self, states: tf.Tensor, near: Neighbours, added: tf.Tensor | None = None) -> tf.Tensor:
+        """`added` as in GraphConvolution, for both directions."""
+        near, projected = as_neighbours(near), self.project(states)
+        if added is not None:
+            projected = tuple(near.add_first(each, added) for each in projected)
+        return self.combine(states, self.aggregate(projected, near), near)

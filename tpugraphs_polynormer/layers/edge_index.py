@@ -193,7 +193,7 @@ def build_undirected_edge_tensors(
     source, target = tf.cast(source, tf.int32), tf.cast(target, tf.int32)
     loops, num_given = tf.range(num_nodes, dtype=tf.int32), tf.shape(source)[0]
     both = tf.concat([source, target, loops], 0), tf.concat([target, source, loops], 0)
-    order = _lexicographic_order(*both, num_nodes)
+    order = lexicographic_order(*both, num_nodes)
     position = invert_order(order)
     # The set of edges equals its reverse, so an edge's position by source is the position of its reverse by target.
     given, back = tf.range(num_given), tf.range(num_given, 2 * num_given)
@@ -305,7 +305,7 @@ def _move_runs(splits: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
     return node, tf.gather(tf.gather(splits, order), node) + within, tf.pad(tf.cumsum(counts), [[1, 0]])
 
 
-def _lexicographic_order(source: tf.Tensor, target: tf.Tensor, num_nodes: int | tf.Tensor) -> tf.Tensor:
+def lexicographic_order(source: tf.Tensor, target: tf.Tensor, num_nodes: int | tf.Tensor) -> tf.Tensor:
     """By target, then source: one sort of one number per edge, or two where it does not fit what a TPU sorts."""
     if tf.is_tensor(num_nodes):  # never under XLA, whose sizes are known
         key = tf.cast(target, tf.int64) * tf.cast(num_nodes, tf.int64) + tf.cast(source, tf.int64)

@@ -20,7 +20,7 @@ class JointAttention(GlobalAttention):
 
     Args: those of GlobalAttention, and
       conv: `gat` or `gcn`, for A V.
-      relu: ReLU on the result. dropout_rate: after it. formulation: see layers/ops.
+      relu: ReLU on the result. dropout_rate: after it. formulation: see layers/ops. directed: see LocalAttention.
 
     Example:
       >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
@@ -33,6 +33,7 @@ class JointAttention(GlobalAttention):
         *,
         conv: str = "gat",
         relu: bool = True,
+        directed: bool = False,
         dropout_rate: float = 0.0,
         formulation: str = "auto",
         **kwargs,
@@ -40,7 +41,7 @@ class JointAttention(GlobalAttention):
         super().__init__(**kwargs)
         self.keep_arguments(locals())
         self.convolve = build_convolution(
-            conv, num_heads=self.num_heads, head_dim=self.head_dim, formulation=formulation
+            conv, num_heads=self.num_heads, head_dim=self.head_dim, formulation=formulation, directed=directed
         )
         self.dropout = Dropout(rate=dropout_rate)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tpugraphs_polynormer.layers.convolutions import Convolution, GraphAttention, GraphConvolution
+from tpugraphs_polynormer.layers.convolutions import Convolution, DirectedConvolution, GraphAttention, GraphConvolution
 from tpugraphs_polynormer.layers.dense import Linear, build_layers
 from tpugraphs_polynormer.layers.dropout import Dropout
 from tpugraphs_polynormer.layers.edge_index import as_neighbours
@@ -31,6 +31,7 @@ class LocalAttention(Configured, tf.keras.layers.Layer):
       beta, learn_beta: see Gate.
       pre_norm: layer norm before everything else. post_norm: batch norm after conv + linear.
       relu: Polynormer-r; False leaves the pure polynomial.
+      directed: weights of their own along and against the edges, which must know their direction.
       dropout_rate: after the activation.
       formulation: see layers/ops.
       recompute: recompute the gated product in the backward pass instead of keeping it.
@@ -55,6 +56,7 @@ class LocalAttention(Configured, tf.keras.layers.Layer):
         pre_norm: bool = False,
         post_norm: bool = False,
         relu: bool = True,
+        directed: bool = False,
         dropout_rate: float = 0.0,
         formulation: str = "auto",
         recompute: bool = False,
@@ -63,7 +65,9 @@ class LocalAttention(Configured, tf.keras.layers.Layer):
         super().__init__(**kwargs)
         self.keep_arguments(locals())
         units = num_heads * head_dim
-        self.convolve = build_convolution(conv, num_heads=num_heads, head_dim=head_dim, formulation=formulation)
+        self.convolve = build_convolution(
+            conv, num_heads=num_heads, head_dim=head_dim, formulation=formulation, directed=directed
+        )
         self.linear = Linear(units, name="linear")
         self.factor = Linear(units, name="factor")
         self.gate = Gate(beta=beta, learn_beta=learn_beta, name="gate")
@@ -128,10 +132,16 @@ class LocalAttention(Configured, tf.keras.layers.Layer):
         )
 
 
-def build_convolution(conv: str, *, num_heads: int, head_dim: int, formulation: str) -> Convolution:
-    """The `gat` or `gcn` layer of width num_heads * head_dim."""
+def build_convolution(
+    conv: str, *, num_heads: int, head_dim: int, formulation: str, directed: bool = False, name: str = "convolve"
+) -> Convolution:
+    """The `gat` or `gcn` layer of width num_heads * head_dim; if directed, one for each direction."""
+    settings = {"num_heads": num_heads, "head_dim": head_dim, "formulation": formulation}
+    if directed:
+        parts = {each: build_convolution(conv, **settings, name=each) for each in ("along", "against")}
+        return DirectedConvolution(**parts, name=name)
     if conv == "gat":
-        return GraphAttention(num_heads=num_heads, head_dim=head_dim, formulation=formulation, name="convolve")
+        return GraphAttention(**settings, name=name)
     if conv == "gcn":
-        return GraphConvolution(units=num_heads * head_dim, formulation=formulation, name="convolve")
+        return GraphConvolution(units=num_heads * head_dim, formulation=formulation, name=name)
     raise ValueError(f"unknown conv {conv!r}, expected one of {', '.join(CONVOLUTIONS)}")

@@ -29,11 +29,37 @@ class Graphs(NamedTuple):
     count: int | tf.Tensor = 1  # number of graphs
     mask: tf.Tensor | None = None  # [num_nodes] bool, False for padding; None if all nodes are real
     is_sorted: bool = True  # whether the ids are non-decreasing
+    candidate_mask: tf.Tensor | None = None  # [count, candidates] bool, False for padding; None if all are real
 
     @property
     def is_single(self) -> bool:
         """Whether there is known to be one graph."""
         return self.ids is None or (isinstance(self.count, int) and self.count == 1)
+
+    def sum(self, values: tf.Tensor, weights: tf.Tensor | None = None) -> tf.Tensor:
+        """[num_nodes, ...] -> [count, ...] float32: the sum over the nodes of each graph, as one product of matrices.
+
+        Args:
+          weights: [num_nodes, 1] float32, what each node counts; by default real nodes count 1, padding 0.
+        """
+        shape = tf.shape(values)
+        width = values.shape[1:].num_elements() or tf.reduce_prod(shape[1:])
+        members = tf.ones([shape[0], 1]) if self.ids is None else tf.one_hot(self.ids, self.count)
+        if weights is None and self.mask is not None:
+            weights = tf.cast(self.mask, tf.float32)[:, tf.newaxis]
+        if weights is not None:
+            members *= weights
+        summed = tf.matmul(members, tf.reshape(tf.cast(values, tf.float32), [shape[0], width]), transpose_a=True)
+        return tf.reshape(summed, tf.concat([[self.count], shape[1:]], 0))
+
+    def mean(self, values: tf.Tensor) -> tf.Tensor:
+        """[num_nodes, ...] -> [count, ...] float32: the mean over the real nodes of each graph, 0 without any."""
+        counts = tf.maximum(self.sum(tf.ones([tf.shape(values)[0], 1])), 1.0)
+        return self.sum(values) / tf.reshape(counts, [-1] + [1] * (values.shape.rank - 1))
+
+    def spread(self, per_graph: tf.Tensor) -> tf.Tensor:
+        """[count, ...] -> [num_nodes, ...], or [1, ...] for one graph: what each node's graph has."""
+        return per_graph if self.ids is None else tf.gather(per_graph, self.ids)
 
 
 ONE_GRAPH = Graphs()

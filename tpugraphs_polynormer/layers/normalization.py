@@ -1,9 +1,10 @@
-"""Normalisation in float32: layer norm and unit length with lean gradients, batch norm that ignores padding nodes."""
+"""Normalisation in float32: layer norm and unit length with lean gradients, batch and graph norm without padding."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
+from tpugraphs_polynormer.layers.neighbours import ONE_GRAPH, Graphs
 from tpugraphs_polynormer.layers.ops.attention import expand_like
 from tpugraphs_polynormer.layers.ops.formulation import in_xla
 from tpugraphs_polynormer.layers.registration import Configured, register
@@ -75,6 +76,36 @@ class LayerNorm(tf.keras.layers.Layer):
     def call(self, states: tf.Tensor) -> tf.Tensor:
         # As tensors: a custom gradient does not recognize the variables of several replicas among its arguments.
         return layer_norm(states, tf.convert_to_tensor(self.scale), tf.convert_to_tensor(self.offset))
+
+
+@register
+class GraphNorm(tf.keras.layers.Layer):
+    """Norm over the real nodes of each graph, per channel and candidate: [num_nodes, (candidates,) dim] -> the same.
+
+    y = x - shift * mean(x); out = y / sqrt(mean(y^2) + epsilon) * scale + offset. The learned shift (it starts at 1)
+    says how much of a graph's mean is removed, as in "GraphNorm" (Cai et al., 2021). Padding nodes become 0.
+
+    Example:
+      >>> graphs = tp.Graphs(ids=tf.constant([0, 0, 1]), count=2)
+      >>> tp.layers.GraphNorm()(tf.constant([[1.0], [3.0], [7.0]]), graphs=graphs).numpy().round(3).tolist()
+      [[-1.0], [1.0], [0.0]]
+    """
+
+    def build(self, shape: tf.TensorShape) -> None:
+        dim = tf.TensorShape(shape)[-1]
+        starts = {"shift": "ones", "scale": "ones", "offset": "zeros"}
+        for name, start in starts.items():
+            setattr(self, name, self.add_weight(name, [dim], initializer=start, experimental_autocast=False))
+        super().build(shape)
+
+    def call(self, states: tf.Tensor, *, graphs: Graphs = ONE_GRAPH) -> tf.Tensor:
+        graphs, wide = Graphs(*graphs), tf.cast(states, tf.float32)
+        shifted = wide - graphs.spread(graphs.mean(wide) * self.shift)
+        inverse = tf.math.rsqrt(graphs.mean(tf.square(shifted)) + EPSILON)
+        out = shifted * graphs.spread(inverse * self.scale) + self.offset
+        if graphs.mask is not None:  # a graph of padding has no deviation to divide by: its states would grow
+            out = tf.where(expand_like(graphs.mask, out), out, 0.0)
+        return tf.cast(out, states.dtype)
 
 
 @register

@@ -17,11 +17,12 @@ The sizes of the prefixes depend on the data, so XLA cannot compile this: under 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import tensorflow as tf
 
+from tpugraphs_polynormer.layers.directed_edges import DirectedEdges, map_directions
 from tpugraphs_polynormer.layers.edge_index import (
     EdgeIndex,
     count_offsets,
@@ -38,11 +39,21 @@ from tpugraphs_polynormer.layers.ops.aggregation import inverse_degree, sum_edge
 class SharedStep:
     """One layer's step: `before` nodes vary in its input, `after` in its output. Node ids are positions in order."""
 
-    edges: EdgeIndex  # among all nodes, without masked ones
+    edges: EdgeIndex | DirectedEdges  # among all nodes, without masked ones; with directions only `along` and `against`
     num_candidates: int | tf.Tensor
     before: tf.Tensor
     after: tf.Tensor
     node_mask: tf.Tensor  # [num_nodes] bool
+
+    @property
+    def along(self) -> SharedStep:
+        """The same step on the edges along the flow of data."""
+        return replace(self, edges=self.edges.along)
+
+    @property
+    def against(self) -> SharedStep:
+        """The same step on the edges against the flow of data."""
+        return replace(self, edges=self.edges.against)
 
     def cut(self, rows: tf.Tensor, num_nodes: tf.Tensor) -> list[tf.Tensor]:
         """Rows of the input: of varying nodes, of the shared ones among the first `num_nodes`, of the others.
@@ -168,7 +179,7 @@ class Reach(NamedTuple):
     All but `order` and `position` is in that order.
     """
 
-    edges: EdgeIndex  # without masked ones
+    edges: EdgeIndex | DirectedEdges  # without masked ones
     order: tf.Tensor  # [num_nodes], which node comes where
     position: tf.Tensor  # [num_nodes], the index of each node in the order
     sizes: tuple[tf.Tensor, ...]  # nodes within 0, 1, ..., num_hops hops
@@ -221,29 +232,33 @@ class SharedStates:
         return split_at(per_node, self.num_varying)
 
 
-def find_reach(edges: EdgeIndex, starts: tf.Tensor, *, num_hops: int, graphs: Graphs) -> Reach:
+def find_reach(edges: EdgeIndex | DirectedEdges, starts: tf.Tensor, *, num_hops: int, graphs: Graphs) -> Reach:
     """The reach of a batch's candidates.
 
     Args:
-      edges: both ways, as the layers use them.
+      edges: both ways, as the layers use them; with or without directions.
       starts: [num_nodes] bool, the nodes that candidates differ in before the first layer.
       num_hops: how many layers look at neighbours.
       graphs: of the nodes, with a mask.
     """
-    if edges.mask is not None:
-        edges = select_edges(edges, edges.mask)._replace(mask=None)
-    hops = count_hops(edges.source, edges.target, starts, num_hops)
+    edges = map_directions(_drop_masked, edges)
+    both = edges.both if isinstance(edges, DirectedEdges) else edges
+    hops = count_hops(both.source, both.target, starts, num_hops)
     rings = [tf.where(hops == hop)[:, 0] for hop in range(num_hops + 2)]  # the last is never reached
     order = tf.cast(tf.concat(rings, 0), tf.int32)
     position = invert_order(order)
     return Reach(
-        edges=renumber_edges(edges, order, position),
+        edges=map_directions(lambda each: renumber_edges(each, order, position), edges),
         order=order,
         position=position,
         sizes=tuple(itertools.accumulate(tf.shape(ring)[0] for ring in rings[:-1])),
         graph_ids=tf.gather(graphs.ids, order),
         node_mask=tf.gather(graphs.mask, order),
     )
+
+
+def _drop_masked(edges: EdgeIndex) -> EdgeIndex:
+    return edges if edges.mask is None else select_edges(edges, edges.mask)._replace(mask=None)
 
 
 def split_at(rows: tf.Tensor, count: tf.Tensor | int) -> list[tf.Tensor]:

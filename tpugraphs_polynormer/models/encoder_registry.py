@@ -27,16 +27,18 @@ _NCONFIG_BLOCK = 32  # programs have tens to hundreds of config nodes
 _UNUSED = {
     "polynormer-local": {"attention", "num_global_layers", "global_dropout_rate", "share_query_key"},
     "local_and_global": {"num_global_layers", "global_dropout_rate", "pre_norm", "post_norm", "recompute"},
+    "mlp": {"directed"},
 }
-_CHECKED = {field.name for field in fields(EncoderConfig)} - {"encoder", "input_dropout_rate"} | {"version"}
+_CHECKED = {field.name for field in fields(EncoderConfig)} - {"encoder", "input_dropout_rate"} | {"version", "directed"}
 
 
 def build_ranking_encoder(config: RankingModelConfig, kind: str) -> Encoder:
     """The encoder of a model that ranks layouts or tiles; `graphsage` is the official baseline of that kind."""
+    has_candidates = config.fusion == "early"
     if config.encoder != "graphsage":
-        return build_encoder(config)
-    begins_with_layer = kind == "tile"  # its `begin` is one
-    return build_encoder(config, cls=_OFFICIAL[kind], num_layers=config.num_local_layers - begins_with_layer)
+        return build_encoder(config, has_candidates=has_candidates)
+    num_layers = config.num_local_layers - (kind == "tile")  # whose `begin` is a layer
+    return build_encoder(config, cls=_OFFICIAL[kind], num_layers=num_layers, has_candidates=has_candidates)
 
 
 def build_nconfig_encoder(config: RankingModelConfig, kind: str) -> Encoder:
@@ -53,6 +55,7 @@ def build_encoder(
     cls: type[Encoder] | None = None,
     num_layers: int | None = None,
     block_nodes: int = BLOCK_NODES,
+    has_candidates: bool = True,
 ) -> Encoder:
     """The encoder of a config: states [num_nodes, (candidates,) dim] -> [num_nodes, (candidates,) hidden_dim].
 
@@ -60,13 +63,14 @@ def build_encoder(
 
     Args:
       cls: instead of the class that the config names. num_layers: instead of its num_local_layers.
-      block_nodes: see GlobalAttention.
+      block_nodes: see GlobalAttention. has_candidates: whether states are of candidates, which may see each other.
     """
     check_encoder(config)
     num_layers = config.num_local_layers if num_layers is None else num_layers
     values = {field.name: getattr(config, field.name) for field in fields(config)}
     values |= {"head_dim": config.hidden_dim // config.num_heads, "block_nodes": block_nodes}
     values |= {"num_layers": num_layers, "num_local_layers": num_layers}
+    values |= {} if has_candidates else {"cross_candidates": "none"}
     if config.encoder == "polynormer-local":
         values |= {"attention": "local", "num_global_layers": 0}
     cls = cls or _ENCODERS[config.encoder]
@@ -92,6 +96,6 @@ def unread_fields(config: EncoderConfig) -> dict[str, object]:
     read = {"hidden_dim", "num_local_layers", *argument_names(_ENCODERS[config.encoder])}
     for form in (config.encoder, config.attention):
         read -= _UNUSED.get(form, set())
-    if isinstance(config, RankingModelConfig) and config.cross_candidates:
+    if isinstance(config, RankingModelConfig) and config.cross_candidates == "pooled":
         read.add("num_heads")  # of the attention among candidates
     return {field.name: field.default for field in fields(config) if field.name in _CHECKED - read}

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tpugraphs_polynormer.layers.convolutions import Convolution, GraphAttention, GraphConvolution, SageConvolution
+from tpugraphs_polynormer.layers.convolutions import (
+    Convolution,
+    DirectedConvolution,
+    GraphAttention,
+    GraphConvolution,
+    SageConvolution,
+)
 from tpugraphs_polynormer.layers.dense import Linear, build_layers
 from tpugraphs_polynormer.layers.dropout import Dropout
 from tpugraphs_polynormer.layers.edge_index import as_neighbours
@@ -18,7 +24,7 @@ class GraphNetwork(Encoder):
 
     Args:
       hidden_dim: width of every layer. num_layers: convolutions. dropout_rate: after each.
-      formulation: see layers/ops.
+      formulation: see layers/ops. Others: see Encoder.
     """
 
     def __init__(
@@ -27,7 +33,14 @@ class GraphNetwork(Encoder):
         super().__init__(**kwargs)
         self.keep_arguments(locals())
         self.dropout = Dropout(rate=dropout_rate)
-        self.convolutions = [self.create_convolution(f"convolution_{i}") for i in range(num_layers)]
+        self.convolutions = [self._create_layer(f"convolution_{i}") for i in range(num_layers)]
+        self.create_context(num_layers)
+
+    def _create_layer(self, name: str) -> Convolution:
+        if not self.directed:
+            return self.create_convolution(name)
+        parts = {each: self.create_convolution(each) for each in ("along", "against")}
+        return DirectedConvolution(**parts, name=name)
 
     def create_convolution(self, name: str) -> Convolution:
         """The layer that tells one baseline from another."""
@@ -45,8 +58,10 @@ class GraphNetwork(Encoder):
 
     def build(self, shape: tf.TensorShape) -> None:
         shape = tf.TensorShape(shape)
+        out_shape = shape[:-1].concatenate([self.hidden_dim])
         build_layers(self.convolutions[:1], shape)
-        build_layers(self.convolutions[1:], shape[:-1].concatenate([self.hidden_dim]))
+        build_layers(self.convolutions[1:], out_shape)
+        self.build_context(shape, out_shape)
         super().build(shape)
 
     def call(
@@ -59,11 +74,12 @@ class GraphNetwork(Encoder):
         fiedler: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> tf.Tensor | tuple[tf.Tensor, ...]:
-        """Polynormer's signature; a baseline reads only the states and the edges."""
+        """Polynormer's signature."""
         self.check_phase(phase)
-        near = as_neighbours(near)
-        for convolution, step in zip(self.convolutions, near.steps(self.num_layers), strict=True):
-            states = self.close(convolution(states, step), training=training)
+        near, graphs = as_neighbours(near), Graphs(*graphs)
+        for i, (convolution, step) in enumerate(zip(self.convolutions, near.steps(self.num_layers), strict=True)):
+            closed = self.close(convolution(self.enter(i, states, graphs), step), training=training)
+            states = self.leave(i, closed, graphs)
         return near.join(near.parts(states))
 
     def close(self, states: tf.Tensor, *, training: bool | None = None) -> tf.Tensor:
@@ -129,9 +145,9 @@ class NodeLinear(Convolution):
         self.keep_arguments(locals())
         self.linear = Linear(units, name="linear")
 
-    def build(self, shape: tf.TensorShape) -> None:
+    def build_messages(self, shape: tf.TensorShape) -> None:
+        """Creates W and b."""
         build_layers([self.linear], shape)
-        super().build(shape)
 
     def project(self, states: tf.Tensor) -> tf.Tensor:
         """states W + b."""

@@ -39,7 +39,7 @@ class Polynormer(Encoder):
       share_query_key: q = k in global attention.
       version: 1, or 2 to multiply the gates by the Fiedler vector (App. J), which `call` then requires.
       dropout_rate, global_dropout_rate: after each local and each global layer.
-      formulation: see layers/ops. recompute: see LocalAttention. block_nodes: see GlobalAttention.
+      formulation: see layers/ops. recompute: see LocalAttention. block_nodes: see GlobalAttention. Others: see Encoder.
 
     Example:
       >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
@@ -89,18 +89,19 @@ class Polynormer(Encoder):
             self.norm = LayerNorm(name="norm")
             self.global_projection = Linear(self.output_dim, name="global_projection")
             self.global_dropout = Dropout(rate=self.global_dropout_rate)
+        self.create_context(self.num_local_layers + len(self.global_layers))
 
     def _shared_arguments(self) -> dict:
         names = ("num_heads", "head_dim", "beta", "learn_beta")
         return {name: getattr(self, name) for name in names}
 
     def _create_local_layer(self, name: str) -> LocalAttention:
-        names = ("conv", "pre_norm", "post_norm", "relu", "dropout_rate", "formulation", "recompute")
+        names = ("conv", "pre_norm", "post_norm", "relu", "directed", "dropout_rate", "formulation", "recompute")
         own = {setting: getattr(self, setting) for setting in names}
         return LocalAttention(**self._shared_arguments(), **own, name=name)
 
     def _create_joint_layer(self, name: str) -> JointAttention:
-        names = ("conv", "relu", "dropout_rate", "formulation", "share_query_key")
+        names = ("conv", "relu", "directed", "dropout_rate", "formulation", "share_query_key")
         return JointAttention(**self._shared_arguments(), **{key: getattr(self, key) for key in names}, name=name)
 
     def _create_global_layer(self, name: str) -> GlobalAttention:
@@ -118,6 +119,11 @@ class Polynormer(Encoder):
         return ("local", "global") if self.global_layers else ("local",)
 
     @property
+    def needs_all_states(self) -> bool:
+        """Also with global attention in each layer."""
+        return self.attention == "local_and_global" or super().needs_all_states
+
+    @property
     def num_hops(self) -> int:
         """How far a difference between nodes travels before the global layers."""
         return self.num_local_layers
@@ -130,6 +136,7 @@ class Polynormer(Encoder):
         build_layers(self.local_layers[1:], out_shape)
         if self.global_layers:
             build_layers([*self.global_layers, self.norm, self.global_projection], out_shape)
+        self.build_context(shape, out_shape)
         super().build(shape)
 
     def call(
@@ -171,8 +178,9 @@ class Polynormer(Encoder):
                 "vector; pass one to version 2 and none to version 1 (see nodes/fiedler.py)"
             )
         total = None
-        for layer, step in zip(self.local_layers, near.steps(self.num_local_layers), strict=True):
-            states = layer(states, step, graphs=graphs, fiedler=fiedler, training=training)
+        for i, (layer, step) in enumerate(zip(self.local_layers, near.steps(self.num_local_layers), strict=True)):
+            states = layer(self.enter(i, states, graphs), step, graphs=graphs, fiedler=fiedler, training=training)
+            states = self.leave(i, states, graphs)
             total = states if total is None else step.expand(total) + states
         return total
 
@@ -192,13 +200,15 @@ class Polynormer(Encoder):
         these sums, every node varies from then on.
         """
         parts, part_graphs = near.parts(states), near.part_graphs(graphs)
-        for layer in self.global_layers[:num_layers]:
+        for i, layer in enumerate(self.global_layers[:num_layers], self.num_local_layers):
+            parts = [self.enter(i, each, ids) for each, ids in zip(parts, part_graphs, strict=True)]
             projected = [layer.project(part) for part in parts]
             sums = [layer.sum_keys(each, ids) for each, ids in zip(projected, part_graphs, strict=True)]
             total = functools.reduce(KeySums.plus, sums)
             attended = [layer.attend(each, total, ids) for each, ids in zip(projected, part_graphs, strict=True)]
             combined = (layer.combine(*pair, fiedler=fiedler) for pair in zip(parts, attended, strict=True))
-            parts = tuple(self.close_global(each, training=training) for each in combined)
+            closed = (self.close_global(each, training=training) for each in combined)
+            parts = tuple(self.leave(i, each, ids) for each, ids in zip(closed, part_graphs, strict=True))
         return near.join(parts)
 
     def close_global(self, states: tf.Tensor, *, training: bool | None = None) -> tf.Tensor:

@@ -77,7 +77,7 @@ class TpuGraphsLayoutBaseline(GCN):
         With SharedStates c U is that of the nodes that candidates decide, [reach.sizes[0], candidates, hidden_dim].
         """
         self.check_phase(phase)
-        near = as_neighbours(near)
+        near, graphs = as_neighbours(near), Graphs(*graphs)
         states = self.activation(self.prenet(states))
         rounds = zip(
             self.convolutions,
@@ -86,9 +86,9 @@ class TpuGraphsLayoutBaseline(GCN):
             config_states or [None] * self.num_layers,
             strict=True,
         )
-        for convolution, dense, step, joined in rounds:
-            mixed = self.activation(convolution(states, step, added=joined))
-            states = step.expand(states) + self.close(dense(mixed), training=training)
+        for i, (convolution, dense, step, joined) in enumerate(rounds):
+            mixed = self.activation(convolution(self.enter(i, states, graphs), step, added=joined))
+            states = step.expand(states) + self.leave(i, self.close(dense(mixed), training=training), graphs)
         return near.join(near.parts(states))
 
 

@@ -34,6 +34,8 @@ class ChunkedForward:
     """
 
     def __init__(self, model: NodeClassifier, edges: EdgeIndex, *, chunk_nodes: int, fiedler: np.ndarray | None = None):
+        if model.encoder.graph_norm or model.encoder.squeeze_excite:
+            raise ValueError("graph_norm and squeeze_excite read all nodes at once: evaluate without chunks")
         self.model = model
         self.edges = edges.as_tensors()
         self.chunk_nodes = chunk_nodes

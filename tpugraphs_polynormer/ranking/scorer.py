@@ -65,7 +65,8 @@ class Scorer:
 
     def _begin(self, *fields: tf.Tensor) -> tuple[Batch, Encoded]:
         """A graph with its first block of candidates, and its encoding, which does not depend on candidates."""
-        batch = unpack_batch(parse_graph(self._collection.manifest.kind, *fields))
+        graph = parse_graph(self._collection.manifest.kind, *fields)
+        batch = unpack_batch(graph, directed=self._model.config.directed)
         return batch, self._model.encode(batch, **self._run)
 
     def _score(self, batch: Batch, encoded: Encoded) -> tf.Tensor:
@@ -77,7 +78,7 @@ class Scorer:
         if candidates is None:
             candidates = np.arange(entry.num_candidates)
         config = self._model.config
-        if config.cross_candidates:
+        if config.cross_candidates != "none":
             return self._score_in_groups(split, number, candidates, config)
         return self._score_in_order(split, number, candidates, self._block_size(split, number, len(candidates)))
 

@@ -47,16 +47,18 @@ def scoring_functions(model: RankingModel, *, phase: str | None = None) -> tuple
       model: the ranking model.
       phase: of the encoder; None for the last.
     """
-    run = {"phase": phase, "training": False}
+    run, directed = {"phase": phase, "training": False}, model.config.directed
 
     def encode(*graph: tf.Tensor) -> tf.Tensor:
-        return model.encode(build_static_batch(StaticGraph(*graph)), **run, share_states=False).states
+        batch = build_static_batch(StaticGraph(*graph), directed=directed)
+        return model.encode(batch, **run, share_states=False).states
 
     num_known = len(physics_shapes(model.kind, 0, 0)) if model.config.reads_physics else 0
 
     def score(states: tf.Tensor, codes: tf.Tensor, mask: tf.Tensor, *others: tf.Tensor) -> tf.Tensor:
         known, graph = others[:num_known], others[num_known:]
-        batch = build_static_batch(StaticGraph(*graph), codes, mask, Physics(*known) if known else None)
+        physics = Physics(*known) if known else None
+        batch = build_static_batch(StaticGraph(*graph), codes, mask, physics, directed=directed)
         return model.score(batch, Encoded(states, None, None), **run)[0]
 
     return encode, score

@@ -9,6 +9,7 @@ from tpugraphs_polynormer.models.ranking.features import (
     LayoutEmbedding,
     NodeFeatures,
     minor_to_major,
+    positions_in_layouts,
 )
 
 NUM_SCALED = 140 - 6  # the minor-to-major columns are embedded, not scaled
@@ -83,6 +84,24 @@ def test_one_table_serves_nodes_and_candidates():
     of_node = encode(nodes, row(c21=4, c22=4, c134=1, c135=0))[0, NUM_SCALED + 3 :]
     np.testing.assert_allclose(of_node, np.concatenate([table[2], table[1], *[table[0]] * 4]))
     assert len(embedding.weights) == 1
+
+
+def test_positions_are_the_inverse_of_each_layout():
+    entries = np.full((1, 12), -1.0, np.float32)
+    entries[0, :4], entries[0, 6:8] = (3, 0, 2, 1), (5, 0)
+    found = positions_in_layouts(tf.constant(entries)).numpy()
+    assert found.tolist() == [[1, 3, 2, 0, -1, -1, 1, -1, -1, -1, -1, 0]]
+    whole = np.random.default_rng(0).permuted(np.tile(np.arange(6), (5, 1)), axis=1)
+    np.testing.assert_array_equal(positions_in_layouts(tf.constant(whole)), np.argsort(whole, 1))
+
+
+def test_position_and_both_embed_the_inverse():
+    entries = np.array([[2, 0, 1, -1, -1, -1]], np.float32)
+    order, positions = [3, 1, 2, 0, 0, 0], [2, 3, 1, 0, 0, 0]  # rows of the table: value + 1
+    for name, rows in (("position", positions), ("both", order + [7 + each for each in positions])):
+        embedding = LayoutEmbedding(dim=2, layout_features=name)
+        found = embedding(tf.constant(entries)).numpy()
+        np.testing.assert_allclose(found[0], embedding.table.numpy()[rows].ravel())
 
 
 def test_opcodes_are_rows_of_their_table():

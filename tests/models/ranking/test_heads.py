@@ -10,6 +10,7 @@ from tpugraphs_polynormer.models.ranking.heads import (
     CandidateAttention,
     FusionHead,
     pool,
+    pool_max,
     pool_weights,
     softmax_weights,
 )
@@ -36,6 +37,20 @@ def test_softmax_weights_by_hand():
         powers = np.exp(logits[first:last] - logits[first:last].max(0))
         np.testing.assert_allclose(found[first:last], powers / powers.sum(0), rtol=1e-5, atol=1e-12)
     assert not found[~MASK].any()
+
+
+def test_maxima_by_hand_in_one_part_and_in_two():
+    states = random_states(6, 2, 3) - 5  # all negative: what is masked does not count as 0
+    states[~MASK] = 1e6
+    expected = np.stack([states[:2].max(0), states[3:5].max(0), np.zeros((2, 3))])
+    found = pool_max([tf.constant(states)], [tf.constant(MASK)], [GRAPHS]).numpy()
+    np.testing.assert_array_equal(found, expected)
+    shared = states[1::2, :1]  # these nodes have one state for both candidates
+    states[1::2] = shared
+    expected = np.stack([states[:2].max(0), states[3:5].max(0), np.zeros((2, 3))])
+    parts = [tf.constant(states[::2]), tf.constant(shared)]
+    halves = [Graphs(GRAPHS.ids[start::2], 3, MASK[start::2]) for start in (0, 1)]
+    np.testing.assert_array_equal(pool_max(parts, [each.mask for each in halves], halves).numpy(), expected)
 
 
 def test_pool_sums_bfloat16_in_float32():

@@ -19,7 +19,7 @@ from tpugraphs_polynormer.training.trainer import Learner
 ENCODERS = ("polynormer", "polynormer-local", "graphsage", "gcn", "gat", "mlp")
 VARIANTS = [(name, fusion, encoder) for name in COLLECTIONS for fusion in ("early", "late") for encoder in ENCODERS]
 STATIC = "data.static_shapes=true"
-CROSS = "model.cross_candidates=true"
+CROSS = "model.cross_candidates=pooled"
 
 
 def config_of(name: str, fusion: str, encoder: str, *overrides: str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -10,10 +11,16 @@ import tensorflow_gnn as tfgnn
 from tpugraphs_polynormer.datasets.encoding import NUM_TILE_BOUNDS
 from tpugraphs_polynormer.datasets.physics import Physics
 from tpugraphs_polynormer.datasets.static_graphs import StaticGraph
-from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_undirected_edge_tensors
+from tpugraphs_polynormer.layers.directed_edges import (
+    DirectedEdges,
+    Edges,
+    build_directed_edge_tensors,
+    build_directed_static_edges,
+)
+from tpugraphs_polynormer.layers.edge_index import build_undirected_edge_tensors
 from tpugraphs_polynormer.layers.neighbours import Graphs
 from tpugraphs_polynormer.layers.ops.formulation import in_xla
-from tpugraphs_polynormer.layers.static_edges import StaticEdges, build_static_edges
+from tpugraphs_polynormer.layers.static_edges import build_static_edges
 from tpugraphs_polynormer.models.graph_update import locate_nodes
 
 
@@ -22,7 +29,7 @@ class Batch(NamedTuple):
 
     features: tf.Tensor  # [n, 140]
     opcodes: tf.Tensor  # [n]
-    edges: EdgeIndex | StaticEdges  # among ops: both directions and self-loops
+    edges: Edges | DirectedEdges  # among ops: both directions and self-loops
     producers: tf.Tensor  # [e] int32, the op behind each operand; padding joins padding ops
     consumers: tf.Tensor  # [e] int32, the op that reads it
     op_graph_ids: tf.Tensor  # [n] int32, the graph of each op
@@ -34,7 +41,7 @@ class Batch(NamedTuple):
     nconfig_mask: tf.Tensor  # [s] bool
     nconfig_ops: tf.Tensor | None  # [s] int32, the op of each config node; None for tiles
     nconfig_dims: tf.Tensor | None  # [s, 3, 6], dimensions of result and operands; None for tiles
-    nconfig_edges: EdgeIndex | StaticEdges | None  # among config nodes: both directions and self-loops; None for tiles
+    nconfig_edges: Edges | DirectedEdges | None  # among config nodes: both directions and self-loops; None for tiles
     num_graphs: int | tf.Tensor  # G
     candidate_mask: tf.Tensor  # [G, k] bool
     physics: tf.Tensor | None = None  # [G, k, features], of each candidate (datasets/physics.py); None without it
@@ -43,17 +50,21 @@ class Batch(NamedTuple):
     @property
     def op_graphs(self) -> Graphs:
         """The graphs of the ops."""
-        return Graphs(self.op_graph_ids, self.num_graphs, self.op_mask)
+        return Graphs(self.op_graph_ids, self.num_graphs, self.op_mask, candidate_mask=self.candidate_mask)
 
     @property
     def nconfig_graphs(self) -> Graphs:
         """The graphs of the config nodes."""
-        return Graphs(self.nconfig_graph_ids, self.num_graphs, self.nconfig_mask)
+        return Graphs(self.nconfig_graph_ids, self.num_graphs, self.nconfig_mask, candidate_mask=self.candidate_mask)
 
 
-def unpack_batch(graph: tfgnn.GraphTensor) -> Batch:
-    """Reads a merged (and perhaps padded) graph; every shape stays static where the graph's is, as under XLA."""
-    connect = build_static_edges if in_xla() else build_undirected_edge_tensors
+def unpack_batch(graph: tfgnn.GraphTensor, *, directed: bool = False) -> Batch:
+    """Reads a merged (and perhaps padded) graph; every shape stays static where the graph's is, as under XLA.
+
+    Args:
+      directed: whether edges know their direction; for config nodes, from the earlier one in the program to the later.
+    """
+    connect = _connect(directed)
     mask = graph.context["candidate_mask"]
     num_graphs = mask.shape[0] if mask.shape[0] is not None else tf.shape(mask)[0]
     is_real = tf.reduce_any(mask, 1)
@@ -102,6 +113,8 @@ def build_static_batch(
     codes: tf.Tensor | None = None,
     candidate_mask: tf.Tensor | None = None,
     physics: Physics | None = None,
+    *,
+    directed: bool = False,
 ) -> Batch:
     """One padded graph as a batch with G = 1; all shapes are static.
 
@@ -109,8 +122,9 @@ def build_static_batch(
       graph: tensors of static shape in the fields of a StaticGraph.
       codes: [s, k] int32. candidate_mask: [k] bool. physics: tensors in the fields of a Physics. `RankingModel.encode`
         reads none of them.
+      directed: see `unpack_batch`.
     """
-    connect = build_static_edges if in_xla() else build_undirected_edge_tensors
+    connect = _connect(directed)
     num_ops, num_edges = graph.features.shape[0], graph.feed_source.shape[0]
     num_config_nodes = NUM_TILE_BOUNDS if graph.nconfig_ops is None else graph.nconfig_ops.shape[0]
     is_op, is_edge = tf.range(num_ops) < graph.counts[0], tf.range(num_edges) < graph.counts[1]
@@ -140,6 +154,13 @@ def build_static_batch(
         physics=None if physics is None else physics.candidates[tf.newaxis],
         nconfig_physics=None if physics is None else physics.nodes,
     )
+
+
+def _connect(directed: bool) -> Callable[..., Edges | DirectedEdges]:
+    """What builds the edges, where this code runs."""
+    if in_xla():
+        return build_directed_static_edges if directed else build_static_edges
+    return build_directed_edge_tensors if directed else build_undirected_edge_tensors
 
 
 def _locate(nodes: tfgnn.NodeSet) -> tuple[tf.Tensor, tf.Tensor]:

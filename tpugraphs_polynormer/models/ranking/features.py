@@ -25,20 +25,39 @@ class LayoutEmbedding(Configured, tf.keras.layers.Layer):
     """Entries of minor-to-major lists, -1 (none) to 5, as small vectors: [n, p] -> [n, p * dim].
 
     One table serves node features and candidates. A one-hot product, not a lookup: its gradient is dense, as XLA needs.
+
+    Args:
+      dim: width of a vector.
+      layout_features: `position` embeds the position of each dimension instead of the dimension at each position;
+        `both` has one beside the other, [n, 2 p * dim], with a table each.
     """
 
-    def __init__(self, *, dim: int, **kwargs):
+    def __init__(self, *, dim: int, layout_features: str = "order", **kwargs):
         super().__init__(**kwargs)
         self.keep_arguments(locals())
 
     def build(self, shape: tf.TensorShape) -> None:
-        self.table = self.add_weight("table", [_NUM_LAYOUT_VALUES, self.dim], initializer="random_normal")
+        num_rows = _NUM_LAYOUT_VALUES * (2 if self.layout_features == "both" else 1)
+        self.table = self.add_weight("table", [num_rows, self.dim], initializer="random_normal")
         super().build(shape)
 
     def call(self, entries: tf.Tensor) -> tf.Tensor:
-        codes = tf.one_hot(tf.cast(entries, tf.int32) - LAYOUT_MIN, _NUM_LAYOUT_VALUES, dtype=self.compute_dtype)
-        embedded = codes @ tf.cast(self.table, self.compute_dtype)
-        return tf.reshape(embedded, [tf.shape(entries)[0], entries.shape[-1] * self.dim])
+        rows = tf.cast(entries, tf.int32) - LAYOUT_MIN
+        if self.layout_features in ("position", "both"):
+            of_positions = positions_in_layouts(entries) - LAYOUT_MIN
+            is_both = self.layout_features == "both"
+            rows = tf.concat([rows, of_positions + _NUM_LAYOUT_VALUES], -1) if is_both else of_positions
+        embedded = tf.one_hot(rows, self.table.shape[0], dtype=self.compute_dtype) @ tf.cast(
+            self.table, self.compute_dtype
+        )
+        return tf.reshape(embedded, [tf.shape(entries)[0], rows.shape[-1] * self.dim])
+
+
+def positions_in_layouts(entries: tf.Tensor) -> tf.Tensor:
+    """The inverse of layouts, [n, 6 l] -> [n, 6 l] int32: the position of each dimension, -1 where it is not named."""
+    layouts = tf.reshape(tf.cast(entries, tf.int32), [-1, entries.shape[-1] // 6, 6, 1])
+    found = tf.where(layouts == tf.range(6), tf.range(6)[:, tf.newaxis], LAYOUT_MIN)  # [n, l, position, dimension]
+    return tf.reshape(tf.reduce_max(found, 2), [-1, entries.shape[-1]])
 
 
 @register

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -29,22 +30,27 @@ def join_pools(sums: Iterable[tf.Tensor], pools: Sequence[Pool]) -> tf.Tensor:
 
 def pool(states: tf.Tensor, weights: tf.Tensor, graphs: Graphs) -> tf.Tensor:
     """[s, k, dim] of nodes, weighted by [s, 1 or dim] -> sums [G, k, dim] of graphs, as one product of matrices."""
-    members = tf.one_hot(graphs.ids, graphs.count)  # [s, G]
-    wide = tf.cast(states, tf.float32)
-    if weights.shape[-1] == 1:
-        members *= weights  # cheaper than the states, which are larger
-    else:
-        wide *= weights[:, tf.newaxis]
-    shape = tf.shape(states)
-    width = states.shape[1:].num_elements() or shape[1] * states.shape[2]
-    summed = tf.matmul(members, tf.reshape(wide, [shape[0], width]), transpose_a=True)
-    return tf.cast(tf.reshape(summed, [graphs.count, -1, states.shape[2]]), states.dtype)
+    if weights.shape[-1] == 1:  # cheaper to multiply than the states
+        return tf.cast(graphs.sum(states, weights), states.dtype)
+    weighted = tf.cast(states, tf.float32) * weights[:, tf.newaxis]
+    return tf.cast(graphs._replace(mask=None).sum(weighted), states.dtype)
 
 
 def pool_parts(parts: Sequence[tf.Tensor], weights: Sequence[tf.Tensor], graphs: Sequence[Graphs]) -> tf.Tensor:
     """The sum of `pool` over the parts of a batch: [nodes, k or 1, dim] each -> [G, k, dim]."""
     first, *others = (pool(*part) for part in zip(parts, weights, graphs, strict=True))
     return sum(others, start=first)
+
+
+def pool_max(parts: Sequence[tf.Tensor], counted: Sequence[tf.Tensor], graphs: Sequence[Graphs]) -> tf.Tensor:
+    """Parts [nodes, k or 1, dim] -> [G, k, dim]: the maxima over the nodes where `counted` [nodes] is True, or 0."""
+    lowest = parts[0].dtype.min
+    highest = (
+        tf.math.unsorted_segment_max(tf.where(counts[:, tf.newaxis, tf.newaxis], part, lowest), each.ids, each.count)
+        for part, counts, each in zip(parts, counted, graphs, strict=True)
+    )
+    result = functools.reduce(tf.maximum, highest)
+    return tf.where(result > lowest, result, tf.zeros([], result.dtype))
 
 
 def pool_weights(graphs: Graphs, how: str) -> tf.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
@@ -13,12 +14,14 @@ from tpugraphs_polynormer.datasets.encoding import NUM_TILE_BOUNDS
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
 from tpugraphs_polynormer.layers.dense import Linear
 from tpugraphs_polynormer.layers.dropout import Dropout
+from tpugraphs_polynormer.layers.graph_context import CandidateGate
 from tpugraphs_polynormer.layers.neighbours import Graphs
 from tpugraphs_polynormer.layers.ops.formulation import in_xla
 from tpugraphs_polynormer.layers.registration import register
 from tpugraphs_polynormer.layers.shared_states import Reach, SharedStates, find_reach, split_at
 from tpugraphs_polynormer.models.encoder_registry import build_nconfig_encoder, build_ranking_encoder
 from tpugraphs_polynormer.models.ranking.batch import Batch, unpack_batch
+from tpugraphs_polynormer.models.ranking.dimensions import DimensionEncoder
 from tpugraphs_polynormer.models.ranking.features import ConfigValueFeatures, LayoutEmbedding, NodeFeatures
 from tpugraphs_polynormer.models.ranking.heads import (
     CandidateAttention,
@@ -26,6 +29,7 @@ from tpugraphs_polynormer.models.ranking.heads import (
     Pool,
     join_pools,
     pool,
+    pool_max,
     pool_parts,
     pool_weights,
     softmax_weights,
@@ -89,10 +93,11 @@ class RankingModel(tf.keras.Model):
         self.kind = kind
         self.config = config
         self._statistics, self._share_states = statistics, share_states
-        reaches_all = config.encoder == "polynormer" and config.attention == "local_and_global"
-        self.share_states = share_states and kind == "layout" and not reaches_all
+        config.check_kind(kind)
         raw = config.features == "raw"
-        layout_embedding = LayoutEmbedding(dim=config.layout_dim, name="layout_embedding")
+        layout_embedding = LayoutEmbedding(
+            dim=config.layout_dim, layout_features=config.layout_features, name="layout_embedding"
+        )
         self.node_features = NodeFeatures(
             mean=statistics.mean,
             std=statistics.std,
@@ -107,7 +112,8 @@ class RankingModel(tf.keras.Model):
         )
         self.input_dropout = Dropout(rate=config.input_dropout_rate)
         self.encoder = build_ranking_encoder(config, kind)
-        early = config.fusion == "early"
+        self.share_states = share_states and kind == "layout" and not self.encoder.needs_all_states
+        early, crosses_nodes = config.fusion == "early", config.cross_candidates == "nodes"
         self.config_dim = self.encoder.join_dim * (1 + self.encoder.num_rejoins) if early else config.hidden_dim
         num_roles = 1 if kind == "layout" else NUM_TILE_BOUNDS
         self.node_projection = Linear(self.encoder.join_dim, name="node_projection")
@@ -121,6 +127,11 @@ class RankingModel(tf.keras.Model):
         if self.knows_node_physics:
             self.physics_projection = Linear(self.config_dim, use_bias=False, name="physics_projection")
         self.residual = CostResidual(name="residual") if config.physics == "residual" else None
+        self.dimension_encoder = None
+        if config.layout_features == "dimensions":
+            self.dimension_encoder = DimensionEncoder(
+                dim=config.hidden_dim // 2, units=self.config_dim, name="dimensions"
+            )
         self.nconfig_encoder = None
         if not early:
             if config.num_nconfig_layers:
@@ -131,7 +142,8 @@ class RankingModel(tf.keras.Model):
                 dropout_rate=config.dropout_rate,
                 name="fusion",
             )
-        if config.cross_candidates:
+        self.fusion_gate = CandidateGate(name="fusion_gate") if crosses_nodes and not early else None
+        if config.cross_candidates == "pooled":
             self.candidate_attention = CandidateAttention(
                 dim=config.hidden_dim, num_heads=config.num_heads, name="candidate_attention"
             )
@@ -174,7 +186,7 @@ class RankingModel(tf.keras.Model):
 
         `phase` is that of the encoders, by default their last.
         """
-        batch = unpack_batch(graph)
+        batch = unpack_batch(graph, directed=self.config.directed)
         encoded = self.encode(batch, phase=phase, training=training)
         return self.score(batch, encoded, phase=phase, training=training)
 
@@ -222,9 +234,12 @@ class RankingModel(tf.keras.Model):
                 states = self._run_naively(batch, encoded.states, config_states, run)
             pools = self._pools(batch, encoded.states, batch.nconfig_ops, batch.op_graphs)
             pooled = join_pools((pool(states, each.weights, batch.op_graphs) for each in pools), pools)
+            pooled = self._add_maxima(
+                pooled, [states], [self._counted(batch, batch.nconfig_ops, batch.op_mask)], [batch.op_graphs]
+            )
         else:
             pooled = self._fuse(batch, encoded, config_states, run)
-        if self.config.cross_candidates:
+        if self.config.cross_candidates == "pooled":
             pooled = self.candidate_attention(pooled, batch.candidate_mask)
         if self.config.physics != "none":
             pooled = join_physics(pooled, batch.physics)
@@ -239,8 +254,11 @@ class RankingModel(tf.keras.Model):
         if self.kind == "layout":
             config_states = tf.gather(projected, batch.codes)
             if self.knows_sizes:
-                sizes = sizes_in_order(batch.nconfig_dims, batch.config_values, batch.codes)
+                given = batch.nconfig_dims, batch.config_values, batch.codes
+                sizes = sizes_in_order(*given, size_features=self.config.size_features)
                 config_states += self.size_projection(tf.cast(sizes, config_states.dtype))
+                if self.dimension_encoder is not None:
+                    config_states += self.dimension_encoder(*given)
             if self.knows_node_physics:
                 config_states += self.physics_projection(tf.cast(batch.nconfig_physics, config_states.dtype))
             return config_states
@@ -301,7 +319,9 @@ class RankingModel(tf.keras.Model):
         parts = self.encoder(rows, near, graphs=batch.op_graphs, **again, **run)
         op_graphs = Graphs(reach.graph_ids, batch.num_graphs, reach.node_mask)
         pools, part_graphs = self._pools(batch, encoded, nconfig_ops, op_graphs), near.part_graphs(batch.op_graphs)
-        return join_pools((pool_parts(parts, near.split_nodes(each.weights), part_graphs) for each in pools), pools)
+        pooled = join_pools((pool_parts(parts, near.split_nodes(each.weights), part_graphs) for each in pools), pools)
+        counted = near.split_nodes(self._counted(batch, nconfig_ops, reach.node_mask))
+        return self._add_maxima(pooled, parts, counted, part_graphs)
 
     def _pools(self, batch: Batch, encoded: tf.Tensor, nconfig_ops: tf.Tensor, graphs: Graphs) -> list[Pool]:
         """What makes a graph's vector of its ops (early fusion); weights in the order of `encoded`."""
@@ -317,6 +337,19 @@ class RankingModel(tf.keras.Model):
         decides = tf.cast(batch.nconfig_mask, tf.float32)[:, tf.newaxis]
         decided = tf.math.unsorted_segment_sum(decides, nconfig_ops, batch.edges.num_nodes)
         return [Pool(pool_weights(graphs, "mean")), Pool(real, unit_length=True), Pool(decided, unit_length=True)]
+
+    def _counted(self, batch: Batch, nconfig_ops: tf.Tensor, op_mask: tf.Tensor) -> tf.Tensor:
+        """[n] bool: the ops that the readout is over (early fusion), in the order of `op_mask`."""
+        if self.config.readout != "config_nodes" or self.kind != "layout":
+            return op_mask
+        decides = tf.cast(batch.nconfig_mask, tf.int32)
+        return tf.math.unsorted_segment_sum(decides, nconfig_ops, batch.edges.num_nodes) > 0
+
+    def _add_maxima(self, pooled: tf.Tensor, parts: Sequence, counted: Sequence, graphs: Sequence) -> tf.Tensor:
+        """The pooled states, with `max_readout` beside them the maxima of `pool_max`: [G, k, dim or 2 dim]."""
+        if not self.config.max_readout:
+            return pooled
+        return tf.concat([pooled, pool_max(parts, counted, graphs)], -1)
 
     def _weigh(self, states: tf.Tensor, graphs: Graphs) -> tf.Tensor:
         """[s, 1 or dim] float32: what nodes with the states [s, dim], which no candidate changes, count."""
@@ -336,6 +369,9 @@ class RankingModel(tf.keras.Model):
             nodes, graphs, edges = encoded.states, batch.op_graphs, batch.edges
             config_states = tf.gather(config_states, graphs.ids)
         states = self.fusion(nodes, config_states, training=run["training"])
+        if self.fusion_gate is not None:
+            states = self.fusion_gate(states, graphs=graphs)
         if self.nconfig_encoder is not None:
             states += self.nconfig_encoder(states, edges, graphs=graphs, **run)
-        return pool(states, self._weigh(nodes, graphs), graphs)
+        pooled = pool(states, self._weigh(nodes, graphs), graphs)
+        return self._add_maxima(pooled, [states], [graphs.mask], [graphs])

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tpugraphs_polynormer.layers.directed_edges import DirectedEdges, Edges, map_directions
 from tpugraphs_polynormer.layers.dropout import SeededLayer
-from tpugraphs_polynormer.layers.edge_index import EdgeIndex
 from tpugraphs_polynormer.layers.neighbours import Graphs
 from tpugraphs_polynormer.layers.registration import register
-from tpugraphs_polynormer.layers.static_edges import StaticEdges
 
 
 @register
@@ -35,7 +34,11 @@ class NodeSegments(SeededLayer):
         return positions // self.num_nodes == tf.gather(chosen, ids)
 
 
-def keep_within(edges: EdgeIndex | StaticEdges, selected: tf.Tensor) -> EdgeIndex | StaticEdges:
+def keep_within(edges: Edges | DirectedEdges, selected: tf.Tensor) -> Edges | DirectedEdges:
     """The edges with both ends among the selected nodes; the others are masked."""
-    inside = tf.gather(selected, edges.source) & tf.gather(selected, edges.target)
-    return edges._replace(mask=inside if edges.mask is None else edges.mask & inside)
+
+    def keep(edges: Edges) -> Edges:
+        inside = tf.gather(selected, edges.source) & tf.gather(selected, edges.target)
+        return edges._replace(mask=inside if edges.mask is None else edges.mask & inside)
+
+    return map_directions(keep, edges)

@@ -209,7 +209,7 @@ def _gather_attention(task: RankingTask, split: RankingSplit, name: str | None) 
     if number is None or not has_global or task.config.model.fusion != "late":
         return None
     block = next(iterate_blocks(task.collection, split, number, 1, np.zeros(1, np.int64)))
-    batch = unpack_batch(block.graph)
+    batch = unpack_batch(block.graph, directed=task.config.model.directed)
     weights = attention_weights(task, batch)
     received = defaultdict(list)
     for opcode, weight in zip(batch.opcodes.numpy(), weights.mean(0), strict=True):
@@ -230,7 +230,7 @@ def attention_weights(task: RankingTask, batch: Any) -> np.ndarray:
     """[n, n]: s(q_i) . s(k_j) over its mean over j (Eq. 8), averaged over heads; each row's mean is 1."""
     encoder = task.model.encoder
     states = encoder.norm(task.model.encode(batch, phase="local", training=False).states)
-    layer = encoder.global_layers[0]
+    states, layer = encoder.enter(encoder.num_local_layers, states, batch.op_graphs), encoder.global_layers[0]
     projected = layer.project(states)
     return layer.attention_weights(projected, layer.sum_keys(projected)).numpy() * len(states)
 

@@ -166,6 +166,7 @@ class LossConfig:
     lambda_rank: float = setting(0.0, "pairs: logistic, weighted by the change of NDCG if swapped", low=0)
     approx_ndcg: float = setting(0.0, "smooth NDCG", low=0)
     mse: float = setting(0.0, "regression on log runtimes, standardized within the graph", low=0)
+    relative_error: float = setting(0.0, "pairs: error of the predicted ratio of their runtimes", low=0)
 
 
 @dataclass(frozen=True)

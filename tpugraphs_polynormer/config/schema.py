@@ -36,6 +36,9 @@ class EncoderConfig:
     dropout_rate: float = setting(0.0, "dropout in the local layers", low=0, high=0.95)
     global_dropout_rate: float = setting(0.0, "dropout in the global layers", low=0, high=0.95)
     input_dropout_rate: float = setting(0.0, "dropout on the input features", low=0, high=0.95)
+    edge_dropout_rate: float = setting(
+        0.0, "share of the graph's edges that a training step leaves out (DropEdge)", low=0, high=0.95
+    )
     beta: float = setting(-1.0, "gate: -1 learns it through a sigmoid, else its (initial) value", low=-1, high=1)
     learn_beta: bool = setting(True, "false keeps beta constant, as in the authors' model for large graphs")
     conv: str = setting("gat", "aggregation of the local layers", choices=("gat", "gcn"))
@@ -178,6 +181,12 @@ class TrainingConfig:
     weight_decay: float = setting(0.0, "decoupled with adamw, L2 in the gradient with adam", low=0)
     clip_norm: float = setting(1.0, "largest norm of the gradient; 0 for no limit", low=0)
     clip_each: bool = setting(False, "clip_norm limits the gradient of each variable, not that of all together")
+    ema_decay: float = setting(
+        0.0,
+        "decay of an exponential moving average of the weights, which is then evaluated and kept; 0 for none",
+        low=0,
+        high=0.99999,
+    )
     schedule: str = setting("cosine", "learning rate over time", choices=("constant", "cosine"))
     warmup_steps: int = setting(50, "steps over which the learning rate rises from 0", low=0)
     epochs: int = setting(20, "epochs of the global phase, or of a model with one phase", low=0)

@@ -12,6 +12,7 @@ if not tf.keras.layers.Layer.__module__.startswith("tf_keras."):  # the package 
 
 _EXPORTS = {
     "Dropout": "layers.dropout",
+    "EdgeDropout": "layers.dropout",
     "EdgeIndex": "layers.edge_index",
     "Gate": "layers.gate",
     "GlobalAttention": "layers.global_attention",

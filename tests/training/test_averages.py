@@ -105,7 +105,7 @@ def test_the_best_checkpoint_and_every_user_of_it_have_the_averages() -> None:
         expected = average([step[key] for step in steps[: epoch + 2]])
         np.testing.assert_allclose(value, expected, atol=1e-6, err_msg=key)
     assert model and as_set(raw) == as_set(steps[epoch + 1][key] for key in model), (
-        "the trained weights are in the other place"
+        "the trained weights are kept beside them"
     )
     found = load_ranker(folder, ranking_datasets()).evaluate()
     assert found == result["best"]["metrics"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from tpugraphs_polynormer.catalog import BENCHMARKS, COLLECTIONS
+from tpugraphs_polynormer.catalog import BENCHMARKS, COLLECTIONS, find_collection
 from tpugraphs_polynormer.config.loader import ConfigError, document_settings, peek_field, read_config, section, setting
 
 _TASKS = ("ranking", "node_classification")
@@ -126,6 +126,12 @@ class RankingDataConfig:
     """The data and batches of a ranking model."""
 
     collection: str = setting("layout:xla:random", "TpuGraphs collection to rank", choices=tuple(COLLECTIONS))
+    collections: tuple[str, ...] = setting(
+        (),
+        "several collections of one kind to train one model on, instead of collection: a graph is as likely as any "
+        "other, and validation is the mean over collections",
+        choices=tuple(COLLECTIONS),
+    )
     graphs_per_batch: int = setting(4, "graphs in the training batch of one replica; with batch_nodes at most", low=1)
     batch_nodes: int = setting(
         0,
@@ -134,6 +140,9 @@ class RankingDataConfig:
         low=0,
     )
     candidates_per_graph: int = setting(32, "candidates drawn from each graph for a training step", low=2)
+    max_candidates: int = setting(
+        0, "candidates of each train graph, chosen once by the seed, that training draws from; 0 for all", low=0
+    )
     sampling: str = setting("uniform", "how candidates are drawn", choices=("uniform", "fast"))
     fast_share: float = setting(0.5, "with sampling=fast: share drawn from the fastest candidates", low=0, high=1)
     fast_quantile: float = setting(
@@ -145,6 +154,26 @@ class RankingDataConfig:
 
     def __post_init__(self) -> None:
         _refuse_unread(self, "sampling=fast", self.sampling == "fast", "fast_share", "fast_quantile")
+        _refuse_unread(self, "collections=[]", not self.collections, "collection")
+        if self.max_candidates == 1:
+            raise ConfigError("max_candidates: found 1, expected 0 for all, or at least 2: one has nothing to rank")
+        repeated = sorted({name for name in self.collections if self.collections.count(name) > 1})
+        if repeated:
+            raise ConfigError(f"collections: found {repeated[0]} more than once, expected each once")
+        kinds = {name: find_collection(name).kind for name in self.collections}
+        if len(set(kinds.values())) > 1:
+            found = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
+            raise ConfigError(f"collections: found {found}, expected collections of one kind: train one run per kind")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The collections to rank: those of `collections`, or `collection`."""
+        return self.collections or (self.collection,)
+
+    @property
+    def kind(self) -> str:
+        """`layout` or `tile`, that of all collections."""
+        return find_collection(self.names[0]).kind
 
 
 @dataclass(frozen=True)

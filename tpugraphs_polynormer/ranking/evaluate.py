@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from tpugraphs_polynormer.ranking.metrics import GraphMetrics, summarize
 from tpugraphs_polynormer.ranking.runs import expand_runs, label_runs, load_ranker, open_ranking_run
 from tpugraphs_polynormer.ranking.scorer import choose_candidates, evaluate_split
 from tpugraphs_polynormer.ranking.tables import format_number, format_table, guard_cell
+from tpugraphs_polynormer.ranking.task import open_named
 
 _SHOWN = ("opa", "tau", "tau_beyond_noise", "slowdown_1", "slowdown_5", "contest_score")
 
@@ -25,7 +26,7 @@ class RunEvaluation:
     """The metrics of a run's best weights on the graphs of a split."""
 
     label: str
-    collection: str
+    collection: str  # several are joined by ", "
     split: str
     protocol: str  # "all candidates" or "official indices"
     graphs: list[GraphMetrics]
@@ -39,7 +40,7 @@ class RunEvaluation:
 def evaluate_run(
     run_dir: Path, data_dir: Path | str, *, split: str, indices_dir: Path | str | None = None, label: str | None = None
 ) -> RunEvaluation:
-    """The metrics of one run on every graph of a split.
+    """The metrics of one run on every graph of a split, of all collections that it was trained on.
 
     Args:
       run_dir, data_dir: the run directory, and the folder of all datasets.
@@ -49,14 +50,16 @@ def evaluate_run(
       label: name of the run in tables; by default that of its folder.
     """
     run = open_ranking_run(run_dir)
-    name = run.config.data.collection
-    indices = find_indices(indices_dir, name)
-    task = load_ranker(run_dir, data_dir)
-    opened = task.collection.split(split)
-    chosen = choose_candidates(opened, most=0, indices=indices)
-    graphs = evaluate_split(task.make_scorer(), opened, collection=name, candidates=chosen, progress=True)
-    protocol = "official indices" if indices is not None else "all candidates"
-    return RunEvaluation(label or label_runs([run_dir])[0], name, split, protocol, graphs)
+    names = run.config.data.names
+    indices = {name: find_indices(indices_dir, name) for name in names}
+    scorer = load_ranker(run_dir, data_dir).make_scorer()
+    graphs: list[GraphMetrics] = []
+    for name in names:
+        opened = open_named(name, data_dir).split(split)
+        chosen = choose_candidates(opened, most=0, indices=indices[name])
+        graphs += evaluate_split(scorer, opened, collection=name, candidates=chosen, progress=True)
+    protocol = "official indices" if indices[names[0]] is not None else "all candidates"
+    return RunEvaluation(label or label_runs([run_dir])[0], ", ".join(names), split, protocol, graphs)
 
 
 def evaluate_runs(
@@ -95,13 +98,21 @@ def format_csv(graphs: Sequence[GraphMetrics]) -> str:
 
 
 def format_evaluations(results: Sequence[RunEvaluation]) -> str:
-    """A table with one line per run; if every run has its own collection, also their mean, as in the contest."""
-    lines = []
+    """A table with a line per run and collection, and the mean over the collections of a run that has several.
+
+    If every run has collections of its own, the last line has the mean over all collections, as in the contest.
+    """
+    lines, names = [], []
     for result in results:
-        means = result.summarize()["overall"]
-        shown = [format_number(means[name]) for name in _SHOWN]
-        lines.append([result.label, result.collection, str(len(result.graphs)), *shown])
-    if len({result.collection for result in results}) == len(results) > 1:
-        means = summarize([graph for result in results for graph in result.graphs])["overall"]
-        lines.append(["mean", "", str(means["num_graphs"]), *(format_number(means[name]) for name in _SHOWN)])
+        summary = result.summarize()
+        rows = summary["collections"] | ({"mean": summary["overall"]} if len(summary["collections"]) > 1 else {})
+        lines += [_format_means(result.label, name, means) for name, means in rows.items()]
+        names += summary["collections"]
+    if len(set(names)) == len(names) and len(results) > 1:
+        overall = summarize([graph for result in results for graph in result.graphs])["overall"]
+        lines.append(_format_means("mean", "", overall))
     return format_table(["run", "collection", "graphs", *_SHOWN], lines)
+
+
+def _format_means(label: str, collection: str, means: Mapping[str, Any]) -> list[str]:
+    return [label, collection, str(means["num_graphs"]), *(format_number(means[name]) for name in _SHOWN)]

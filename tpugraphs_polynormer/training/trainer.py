@@ -17,7 +17,7 @@ from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import only_writer
 from tpugraphs_polynormer.progress import Progress
 from tpugraphs_polynormer.training.averages import WeightAverages
-from tpugraphs_polynormer.training.checkpoints import Checkpoints
+from tpugraphs_polynormer.training.checkpoints import Checkpoints, keep_counters
 from tpugraphs_polynormer.training.distribution import is_chief, wait_for_workers
 from tpugraphs_polynormer.training.event_log import EventLog
 from tpugraphs_polynormer.training.optimizers import build_optimizer
@@ -74,8 +74,8 @@ class Trainer:
     dropout) are not reset, so that no dropout mask is drawn twice. With several workers, each process has a Trainer.
 
     With `ema_decay`, the averages of the weights are evaluated, and both are in the checkpoints: `latest` has the
-    trained weights in `model`, the averages in `averages`; in `best` they have changed places, so that whoever restores
-    its `model` gets the averages.
+    trained weights in `model` and the averages in `averages`; in `best` the two are exchanged, so that its `model` is
+    what was evaluated.
 
     Args:
       task: the task, created in the strategy's scope.
@@ -233,15 +233,12 @@ class Trainer:
 
     def _return_to_best(self) -> None:
         """Restores the floating-point variables of the best epoch so far; integer counters keep their values."""
-        variables = [*self.task.model.variables, *self.learner.optimizer.variables]
-        counters = [(variable, variable.numpy()) for variable in variables if not variable.dtype.is_floating]
         wait_for_workers(self._strategy)
-        self._best.restore()
-        if self.learner.averages is not None:  # which have changed places with the weights there
+        with keep_counters([*self.task.model.variables, *self.learner.optimizer.variables]):
+            self._best.restore()
+        if self.learner.averages is not None:  # exchanged with the weights there
             self.learner.averages.swap()
             self.learner.averages.num_steps.assign(0)
-        for variable, value in counters:
-            variable.assign(value)
 
 
 class _AfterEpoch(tf.keras.callbacks.Callback):

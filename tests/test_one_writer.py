@@ -22,7 +22,7 @@ from tpugraphs_polynormer.cli.main import main
 from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME, read_manifest, serialize_manifest
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import only_writer, write_text
-from tpugraphs_polynormer.ranking.runs import hash_weights
+from tpugraphs_polynormer.training.checkpoints import hash_weights
 from tpugraphs_polynormer.training.run_directory import RunDirectory
 
 HOLD = """

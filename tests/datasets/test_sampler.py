@@ -7,7 +7,7 @@ from tests.small_archives import layout_arrays, write_tree
 from tests.small_datasets import LAYOUT, preprocess_here, write_small_tree
 from tpugraphs_polynormer.config.schema import RankingDataConfig
 from tpugraphs_polynormer.datasets.reader import RankingDataset
-from tpugraphs_polynormer.datasets.sampler import CandidateSampler
+from tpugraphs_polynormer.datasets.sampler import CandidateSampler, choose_few
 
 CONFIG = RankingDataConfig(graphs_per_batch=3, candidates_per_graph=6)
 
@@ -50,3 +50,29 @@ def test_uniform_sampling_leaves_no_candidate_out(wide):
     counts = np.bincount(np.concatenate([sampler.candidates_at(i, 0) for i in range(300)]), minlength=400)
     assert counts.min() > 0
     assert abs(counts[:200].mean() / counts.mean() - 1) < 0.1
+
+
+@pytest.mark.parametrize("sampling", ["uniform", "fast"])
+def test_few_candidates_are_chosen_once_by_the_seed(wide, sampling):
+    split = wide.split("train")
+
+    def drawn(seed: int, **settings) -> set[int]:
+        config = RankingDataConfig(candidates_per_graph=8, sampling=sampling, **settings)
+        sampler = CandidateSampler(split, config, seed=seed)
+        draws = [sampler.candidates_at(position, 0) for position in range(200)]
+        assert all(len(set(draw.tolist())) == 8 for draw in draws)
+        return set(np.concatenate(draws).tolist())
+
+    few = drawn(3, max_candidates=30)
+    assert few == set(choose_few(400, 30, seed=3, number=0).tolist()) and len(few) == 30
+    assert drawn(4, max_candidates=30) != few
+    assert len(drawn(3, max_candidates=5000)) > 200, "more than there are is all of them"
+
+
+def test_fewer_candidates_than_a_step_takes_are_padded(wide):
+    config = RankingDataConfig(candidates_per_graph=8, max_candidates=5)
+    sampler = CandidateSampler(wide.split("train"), config, seed=3)
+    _, codes, costs, mask = sampler.draw(0)
+    assert codes.shape[1] == 8 and mask.tolist() == [True] * 5 + [False] * 3
+    runtimes = wide.split("train").read_column(0, "runtimes")
+    assert sorted(costs[:5]) == sorted(runtimes[choose_few(len(runtimes), 5, seed=3, number=0)])

@@ -191,7 +191,12 @@ class Interruption(Exception):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "stop"), [([], 5), (["training.nodes_per_batch=25", "training.epochs_per_evaluation=2"], 8)]
+    ("overrides", "stop"),
+    [
+        ([], 5),
+        (["training.nodes_per_batch=25", "training.epochs_per_evaluation=2"], 8),
+        (["training.ema_decay=0.9", "model.edge_dropout_rate=0.3", "model.post_norm=true"], 5),
+    ],
 )
 def test_a_resumed_run_has_the_numbers_of_an_unbroken_one(
     tmp_path: Path, monkeypatch, overrides: list[str], stop: int
@@ -247,3 +252,12 @@ def test_a_killed_process_run_again_ends_with_the_same_numbers(
     assert found[0] == first, "the run started over instead of resuming"
     unbroken = (tmp_path / "unbroken" / "split_1" / "metrics.jsonl").read_text().splitlines()
     assert without_times(found) == without_times([json.loads(line) for line in unbroken])
+
+
+def test_edges_are_dropped_in_training_only() -> None:
+    config = make_config("model.edge_dropout_rate=0.5", "model.dropout_rate=0")
+    task = NodeTask(config, NodeInputs.make(make_dataset(), config), 0)
+    task.enter_phase("global")
+    np.testing.assert_array_equal(task.predict(), task.predict())
+    batch = next(iter(task.make_dataset(0, tf.distribute.InputContext())))
+    assert float(task.loss(batch, num_replicas=1)) != float(task.loss(batch, num_replicas=1))

@@ -63,6 +63,10 @@ def _brute_force(name: str, runtimes: list[float], scores: list[float]) -> float
         return sum(max(0.0, targets[i] - targets[j] - difference[i, j]) for i, j in pairs) / len(pairs)
     if name == "mse":
         return sum((cost - target) ** 2 for cost, target in zip(costs, targets, strict=True)) / count
+    if name == "relative_error":
+        ahead = {(i, j): -difference[i, j] for i, j in pairs}
+        shares = {pair: math.exp(x) if x <= 0 else 1 + x for pair, x in ahead.items()}
+        return sum(abs(shares[i, j] - runtimes[j] / runtimes[i]) for i, j in pairs) / len(pairs)
     if name == "lambda_rank":
         order = sorted(range(count), key=lambda i: costs[i])
         discount = {i: 1 / math.log2(2 + position) for position, i in enumerate(order)}
@@ -252,3 +256,16 @@ def test_build_loss_is_the_weighted_sum():
 def test_build_loss_refuses(weights, message):
     with pytest.raises(UserError, match=message):
         build_loss(weights)
+
+
+def test_relative_error_by_hand():
+    runtimes, mask = np.array([[100, 200, 400]], np.int64), np.ones((1, 3), bool)
+    # Right up to a constant of the graph: half and a quarter of the runtimes of the slower ones.
+    right = np.log([[7 / 100, 7 / 200, 7 / 400]]).astype(np.float32)
+    np.testing.assert_allclose(_call("relative_error", runtimes, right, mask), [0.0], atol=1e-6)
+    # Equal scores predict shares of 1, where 1/2, 1/2 and 1/4 are true.
+    np.testing.assert_allclose(_call("relative_error", runtimes, 0 * right, mask), [(0.5 + 0.5 + 0.75) / 3], rtol=1e-6)
+    # The first two change places: shares 1 + log 2, 1/4 and 1/2.
+    wrong = np.log([[1 / 200, 1 / 100, 1 / 400]]).astype(np.float32)
+    expected = (1 + math.log(2) - 1 / 2 + (1 / 2 - 1 / 4) + (1 / 2 - 1 / 4)) / 3
+    np.testing.assert_allclose(_call("relative_error", runtimes, wrong, mask), [expected], rtol=1e-6)

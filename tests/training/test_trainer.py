@@ -391,8 +391,12 @@ def one_device(*overrides: str) -> Path:
 
 @pytest.mark.parametrize(
     "overrides",
-    [(), pytest.param(("training.optimizer=adam", "training.weight_decay=0.01"), marks=pytest.mark.slow)],
-    ids=["adamw", "adam"],
+    [
+        (),
+        ("training.ema_decay=0.6",),
+        pytest.param(("training.optimizer=adam", "training.weight_decay=0.01"), marks=pytest.mark.slow),
+    ],
+    ids=["adamw", "averages", "adam"],
 )
 def test_two_devices_learn_what_one_learns(tmp_path, overrides):
     # Two graphs per device.

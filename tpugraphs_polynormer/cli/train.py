@@ -60,6 +60,8 @@ def _add_train(stages: argparse._SubParsersAction) -> None:
         [
             "--config demo/layout_xla_random --datasets datasets --run-dir runs/xla_random",
             "--config demo/tile_xla --datasets datasets --run-dir runs/tile --seeds 0,1,2 --set training.epochs=20",
+            "--config demo/layout_xla_random --datasets real --run-dir runs/tuned --init-from runs/xla_random "
+            "--set data.max_candidates=100",
         ],
         note="A finished run is extended by the same command with a larger training.epochs.",
     )
@@ -74,6 +76,7 @@ def _add_train(stages: argparse._SubParsersAction) -> None:
         metavar="0,1,2",
         help="one run per seed, each in its folder, and their spread (default: one run, of the config's seed)",
     )
+    add_path(train, "--init-from", "RUN", "start from the best weights of this run, of the same model settings")
     add_path(train, "--indices", "DIR", "the folder eval_indices that `download` made (official protocol)")
     add_strategy(train)
     add_overrides(train)
@@ -87,10 +90,10 @@ def _run_train(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.ranking.task import train_ranking
 
     chosen = {"strategy": make_chosen_strategy(args), "seeds": args.seeds, "indices_dir": args.indices}
-    result = train_ranking(config, args.datasets, args.run_dir, **chosen)
+    result = train_ranking(config, args.datasets, args.run_dir, **chosen, init_from=args.init_from)
     print(_format_result(result, args.run_dir))
     trained = f"{len(args.seeds):,} runs" if args.seeds else f"a run of {result['epochs']:,} epochs"
-    conclude(f"{args.run_dir}: {trained}, trained on {config.data.collection} of {args.datasets}")
+    conclude(f"{args.run_dir}: {trained}, trained on {', '.join(config.data.names)} of {args.datasets}")
 
 
 def _format_result(result: Mapping[str, Any], run_dir: Path) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from tpugraphs_polynormer.catalog import BENCHMARKS, COLLECTIONS
+from tpugraphs_polynormer.catalog import BENCHMARKS, COLLECTIONS, find_collection
 from tpugraphs_polynormer.config.loader import ConfigError, document_settings, peek_field, read_config, section, setting
 
 _TASKS = ("ranking", "node_classification")
@@ -41,6 +41,9 @@ class EncoderConfig:
     dropout_rate: float = setting(0.0, "dropout in the local layers", low=0, high=0.95)
     global_dropout_rate: float = setting(0.0, "dropout in the global layers", low=0, high=0.95)
     input_dropout_rate: float = setting(0.0, "dropout on the input features", low=0, high=0.95)
+    edge_dropout_rate: float = setting(
+        0.0, "share of the graph's edges that a training step leaves out (DropEdge)", low=0, high=0.95
+    )
     beta: float = setting(-1.0, "gate: -1 learns it through a sigmoid, else its (initial) value", low=-1, high=1)
     learn_beta: bool = setting(True, "false keeps beta constant, as in the authors' model for large graphs")
     conv: str = setting("gat", "aggregation of the local layers", choices=("gat", "gcn"))
@@ -172,6 +175,12 @@ class RankingDataConfig:
     """The data and batches of a ranking model."""
 
     collection: str = setting("layout:xla:random", "TpuGraphs collection to rank", choices=tuple(COLLECTIONS))
+    collections: tuple[str, ...] = setting(
+        (),
+        "several collections of one kind to train one model on, instead of collection: a graph is as likely as any "
+        "other, and validation is the mean over collections",
+        choices=tuple(COLLECTIONS),
+    )
     graphs_per_batch: int = setting(4, "graphs in the training batch of one replica; with batch_nodes at most", low=1)
     batch_nodes: int = setting(
         0,
@@ -180,6 +189,9 @@ class RankingDataConfig:
         low=0,
     )
     candidates_per_graph: int = setting(32, "candidates drawn from each graph for a training step", low=2)
+    max_candidates: int = setting(
+        0, "candidates of each train graph, chosen once by the seed, that training draws from; 0 for all", low=0
+    )
     sampling: str = setting("uniform", "how candidates are drawn", choices=("uniform", "fast"))
     fast_share: float = setting(0.5, "with sampling=fast: share drawn from the fastest candidates", low=0, high=1)
     fast_quantile: float = setting(
@@ -191,6 +203,26 @@ class RankingDataConfig:
 
     def __post_init__(self) -> None:
         _refuse_unread(self, "sampling=fast", self.sampling == "fast", "fast_share", "fast_quantile")
+        _refuse_unread(self, "collections=[]", not self.collections, "collection")
+        if self.max_candidates == 1:
+            raise ConfigError("max_candidates: found 1, expected 0 for all, or at least 2: one has nothing to rank")
+        repeated = sorted({name for name in self.collections if self.collections.count(name) > 1})
+        if repeated:
+            raise ConfigError(f"collections: found {repeated[0]} more than once, expected each once")
+        kinds = {name: find_collection(name).kind for name in self.collections}
+        if len(set(kinds.values())) > 1:
+            found = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
+            raise ConfigError(f"collections: found {found}, expected collections of one kind: train one run per kind")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The collections to rank: those of `collections`, or `collection`."""
+        return self.collections or (self.collection,)
+
+    @property
+    def kind(self) -> str:
+        """`layout` or `tile`, that of all collections."""
+        return find_collection(self.names[0]).kind
 
 
 @dataclass(frozen=True)
@@ -215,6 +247,7 @@ class LossConfig:
     lambda_rank: float = setting(0.0, "pairs: logistic, weighted by the change of NDCG if swapped", low=0)
     approx_ndcg: float = setting(0.0, "smooth NDCG", low=0)
     mse: float = setting(0.0, "regression on log runtimes, standardized within the graph", low=0)
+    relative_error: float = setting(0.0, "pairs: error of the predicted ratio of their runtimes", low=0)
 
 
 @dataclass(frozen=True)
@@ -226,6 +259,12 @@ class TrainingConfig:
     weight_decay: float = setting(0.0, "decoupled with adamw, L2 in the gradient with adam", low=0)
     clip_norm: float = setting(1.0, "largest norm of the gradient; 0 for no limit", low=0)
     clip_each: bool = setting(False, "clip_norm limits the gradient of each variable, not that of all together")
+    ema_decay: float = setting(
+        0.0,
+        "decay of an exponential moving average of the weights, which is then evaluated and kept; 0 for none",
+        low=0,
+        high=0.99999,
+    )
     schedule: str = setting("cosine", "learning rate over time", choices=("constant", "cosine"))
     warmup_steps: int = setting(50, "steps over which the learning rate rises from 0", low=0)
     epochs: int = setting(20, "epochs of the global phase, or of a model with one phase", low=0)

@@ -176,6 +176,11 @@ class RankingDataset:
             self._check_sizes(shard)
         self._typical_noise = typical_noise(graph.noise for shard in shards for graph in shard.graphs)
 
+    @property
+    def parts(self) -> tuple[RankingDataset, ...]:
+        """The datasets of single collections that this one is made of: itself."""
+        return (self,)
+
     def split(self, name: str) -> RankingSplit:
         """The split "train", "valid" or "test", opened."""
         if name not in self.manifest.splits:

@@ -23,6 +23,7 @@ class CandidateSampler:
 
     def __init__(self, split: RankingSplit, config: RankingDataConfig, seed: int, *, physics: bool = False) -> None:
         self._split, self._config, self._seed, self._physics = split, config, seed, physics
+        self._chosen: dict[int, np.ndarray] = {}  # with max_candidates, by graph
         # A graph with one distinct candidate has nothing to rank.
         self._graphs = np.array([i for i, entry in enumerate(split.graphs) if entry.num_candidates > 1])
         if not len(self._graphs):
@@ -46,8 +47,22 @@ class CandidateSampler:
 
     def candidates_at(self, position: int, number: int) -> np.ndarray:
         """Up to k distinct candidates of a graph, [<= k] in random order."""
+        allowed = self._allowed(number)
+        if allowed is None:
+            return self._draw(position, self._split.graphs[number].num_candidates)
+        return allowed[self._draw(position, len(allowed))]
+
+    def _allowed(self, number: int) -> np.ndarray | None:
+        """The candidates of a graph that training may draw, sorted; None for all of them."""
+        total, most = self._split.graphs[number].num_candidates, self._config.max_candidates
+        if not most or total <= most:
+            return None
+        if number not in self._chosen:
+            self._chosen[number] = choose_few(total, most, seed=self._seed, number=number)
+        return self._chosen[number]
+
+    def _draw(self, position: int, total: int) -> np.ndarray:
         random = np.random.default_rng((self._seed, 1, position))
-        total = self._split.graphs[number].num_candidates
         count = min(self._config.candidates_per_graph, total)
         if self._config.sampling == "uniform" or count == total:
             return random.choice(total, count, replace=False)
@@ -68,6 +83,15 @@ class CandidateSampler:
         candidates = self.candidates_at(position, number)
         fetched = fetch_candidates(self._split, number, candidates, width, physics=self._physics)
         return self._split.read_record(number), *fetched
+
+
+def choose_few(total: int, most: int, *, seed: int, number: int) -> np.ndarray:
+    """[most], sorted: which of a train graph's `total` candidates a run with `data.max_candidates` learns from.
+
+    Args:
+      seed: of the run. number: of the graph in the train split.
+    """
+    return np.sort(np.random.default_rng((seed, 2, number)).choice(total, most, replace=False))
 
 
 def fetch_candidates(

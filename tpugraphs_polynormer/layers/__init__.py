@@ -14,6 +14,7 @@ _EXPORTS = {
     "CandidateGate": "layers.graph_context",
     "DirectedConvolution": "layers.convolutions",
     "Dropout": "layers.dropout",
+    "EdgeDropout": "layers.dropout",
     "EdgeIndex": "layers.edge_index",
     "Gate": "layers.gate",
     "GlobalAttention": "layers.global_attention",

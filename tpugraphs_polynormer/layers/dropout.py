@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tpugraphs_polynormer.layers.edge_index import EdgeIndex
 from tpugraphs_polynormer.layers.registration import Configured, register
+from tpugraphs_polynormer.layers.static_edges import StaticEdges
 
 _LEVELS = 1 << 16
 
@@ -58,6 +60,56 @@ class Dropout(SeededLayer):
         keep = _random_levels(tf.shape(states), self.draw_seed()) >= round(self.rate * _LEVELS)
         scale = tf.cast(1 / (1 - self.rate), states.dtype)
         return tf.where(keep, states * scale, tf.zeros([], states.dtype))
+
+
+@register
+class EdgeDropout(SeededLayer):
+    """Drops each edge with probability `rate`, both directions of an edge together, never a self-loop (DropEdge).
+
+    Every node draws a random word, and a hash of the sum of its ends' words decides about an edge. So the two
+    directions agree wherever they are in the list, and nothing is sorted or searched. What is left is not scaled:
+    means, attention and GCN sums divide by what is left anyway.
+
+    Args:
+      rate: the share that is dropped.
+
+    Example:
+      >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
+      >>> kept = tp.layers.EdgeDropout(rate=0.5).thin(edges, training=True)
+      >>> kept.source.shape == edges.source.shape  # the shapes stay, the mask changes
+      True
+    """
+
+    def __init__(self, *, rate: float, **kwargs):
+        super().__init__(**kwargs)
+        self.keep_arguments(locals())
+        if not 0 <= rate < 1:
+            raise ValueError(f"edge dropout rate {rate} is outside [0, 1)")
+
+    def thin(self, edges: EdgeIndex | StaticEdges, *, training: bool | None = None) -> EdgeIndex | StaticEdges:
+        """The edges with dropped ones masked in training; the edges themselves otherwise."""
+        if not training or self.rate == 0:
+            return edges
+        keep = self(edges.source, edges.target, num_nodes=edges.num_nodes)
+        return edges._replace(mask=keep if edges.mask is None else edges.mask & keep)
+
+    def call(self, source: tf.Tensor, target: tf.Tensor, *, num_nodes: int | tf.Tensor) -> tf.Tensor:
+        """[num_edges] bool: which of the edges with these ends [num_edges] are kept."""
+        words = tf.random.stateless_uniform([num_nodes], self.draw_seed(), minval=None, maxval=None, dtype=tf.uint32)
+        hashed = _hash_words(tf.gather(words, source) + tf.gather(words, target))
+        levels = tf.cast(_shift_right(hashed, 16), tf.int32)
+        return (levels >= round(self.rate * _LEVELS)) | (source == target)
+
+
+def _hash_words(words: tf.Tensor) -> tf.Tensor:
+    """uint32 -> uint32, a bijection in which every bit changes the others (the finalizer of MurmurHash3)."""
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
+        words = (words ^ _shift_right(words, shift)) * tf.constant(factor, tf.uint32)
+    return words
+
+
+def _shift_right(words: tf.Tensor, by: int) -> tf.Tensor:
+    return tf.bitwise.right_shift(words, tf.constant(by, tf.uint32))
 
 
 def _start_state(shape: tf.TensorShape, dtype: tf.DType | None = None) -> tf.Tensor:

@@ -94,6 +94,8 @@ def check_encoder(config: EncoderConfig) -> None:
 def unread_fields(config: EncoderConfig) -> dict[str, object]:
     """The fields that the config's encoder has no use for, each with its default."""
     read = {"hidden_dim", "num_local_layers", *argument_names(_ENCODERS[config.encoder])}
+    if config.encoder != "mlp":  # the model drops edges before the encoder reads them
+        read.add("edge_dropout_rate")
     for form in (config.encoder, config.attention):
         read -= _UNUSED.get(form, set())
     if isinstance(config, RankingModelConfig) and config.cross_candidates == "pooled":

@@ -5,7 +5,8 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tpugraphs_polynormer.layers.dense import Linear, build_layers
-from tpugraphs_polynormer.layers.dropout import Dropout
+from tpugraphs_polynormer.layers.dropout import Dropout, EdgeDropout
+from tpugraphs_polynormer.layers.edge_index import as_neighbours
 from tpugraphs_polynormer.layers.neighbours import ONE_GRAPH, Graphs, NeighbourSteps
 from tpugraphs_polynormer.layers.registration import Configured, register
 from tpugraphs_polynormer.models.encoder import Encoder
@@ -23,7 +24,7 @@ class NodeClassifier(Configured, tf.keras.Model):
       encoder: Polynormer, or a layer of models/gnn.py (which has the `local` phase only).
       num_classes: logits per node.
       input_dim: width of the linear map before the encoder, None for none.
-      input_dropout_rate: on the features. dropout_rate: after the linear map.
+      input_dropout_rate: on the features. dropout_rate: after the linear map. edge_dropout_rate: on the edges.
 
     Example:
       >>> edges = tp.build_undirected_edge_index([0, 1], [1, 2], num_nodes=3)
@@ -40,10 +41,13 @@ class NodeClassifier(Configured, tf.keras.Model):
         input_dim: int | None = None,
         input_dropout_rate: float = 0.0,
         dropout_rate: float = 0.0,
+        edge_dropout_rate: float = 0.0,
         **kwargs,
     ):
         super().__init__(**kwargs)
         self.keep_arguments(locals())
+        # Without a rate there is no layer: its random state would change the initial weights that a seed gives.
+        self.edge_dropout = EdgeDropout(rate=edge_dropout_rate) if edge_dropout_rate else None
         self.input_dropout = Dropout(rate=input_dropout_rate)
         self.project_inputs = None if input_dim is None else Linear(input_dim, name="project_inputs")
         self.dropout = Dropout(rate=dropout_rate)
@@ -72,6 +76,8 @@ class NodeClassifier(Configured, tf.keras.Model):
         training: bool | None = None,
     ) -> tf.Tensor:
         """The arguments of the encoder; `phase` also chooses the head."""
+        if self.edge_dropout is not None:
+            near = self.edge_dropout.thin(as_neighbours(near), training=training)
         states = self.begin(features, training=training)
         states = self.encoder(states, near, graphs=graphs, phase=phase, fiedler=fiedler, training=training)
         return self.classify(states, phase=phase)

@@ -66,6 +66,7 @@ def build_classifier(config: NodeModelConfig, *, feature_dim: int, num_classes: 
         input_dim=config.hidden_dim if config.project_inputs else None,
         input_dropout_rate=config.input_dropout_rate,
         dropout_rate=config.dropout_rate,
+        edge_dropout_rate=config.edge_dropout_rate,
     )
     model.build([None, feature_dim])
     return model

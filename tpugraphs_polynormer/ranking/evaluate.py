@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from tpugraphs_polynormer.ranking.metrics import GraphMetrics, summarize
 from tpugraphs_polynormer.ranking.runs import expand_runs, label_runs, load_ranker, open_ranking_run
 from tpugraphs_polynormer.ranking.scorer import choose_candidates, evaluate_split
 from tpugraphs_polynormer.ranking.tables import format_number, format_table, guard_cell
+from tpugraphs_polynormer.ranking.task import open_named
 
 _SHOWN = ("opa", "tau", "tau_beyond_noise", "slowdown_1", "slowdown_5", "contest_score")
 
@@ -26,7 +27,7 @@ class RunEvaluation:
     """The metrics of a run's best weights on the graphs of a split."""
 
     label: str
-    collection: str
+    collection: str  # several are joined by ", "
     split: str
     protocol: str  # "all candidates" or "official indices"
     graphs: list[GraphMetrics]
@@ -42,7 +43,7 @@ class RunEvaluation:
 def evaluate_run(
     run_dir: Path, data_dir: Path | str, *, split: str, indices_dir: Path | str | None = None, label: str | None = None
 ) -> RunEvaluation:
-    """The metrics of one run on every graph of a split.
+    """The metrics of one run on every graph of a split, of all collections that it was trained on.
 
     Args:
       run_dir, data_dir: the run directory, and the folder of all datasets.
@@ -52,16 +53,19 @@ def evaluate_run(
       label: name of the run in tables; by default that of its folder.
     """
     run = open_ranking_run(run_dir)
-    name = run.config.data.collection
-    indices = find_indices(indices_dir, name)
-    task = load_ranker(run_dir, data_dir)
-    opened = task.collection.split(split)
-    chosen = choose_candidates(opened, most=0, indices=indices)
-    same = {"collection": name, "candidates": chosen}
-    graphs = evaluate_split(task.make_scorer(), opened, **same, progress=True)
-    baselines = {label: evaluate_split(each, opened, **same) for label, each in BASELINES.items()}
-    protocol = "official indices" if indices is not None else "all candidates"
-    return RunEvaluation(label or label_runs([run_dir])[0], name, split, protocol, graphs, baselines)
+    names = run.config.data.names
+    indices = {name: find_indices(indices_dir, name) for name in names}
+    scorer = load_ranker(run_dir, data_dir).make_scorer()
+    graphs: list[GraphMetrics] = []
+    baselines: dict[str, list[GraphMetrics]] = {each: [] for each in BASELINES}
+    for name in names:
+        opened = open_named(name, data_dir).split(split)
+        same = {"collection": name, "candidates": choose_candidates(opened, most=0, indices=indices[name])}
+        graphs += evaluate_split(scorer, opened, **same, progress=True)
+        for each, baseline in BASELINES.items():
+            baselines[each] += evaluate_split(baseline, opened, **same)
+    protocol = "official indices" if indices[names[0]] is not None else "all candidates"
+    return RunEvaluation(label or label_runs([run_dir])[0], ", ".join(names), split, protocol, graphs, baselines)
 
 
 def evaluate_runs(
@@ -100,22 +104,37 @@ def format_csv(graphs: Sequence[GraphMetrics]) -> str:
 
 
 def format_evaluations(results: Sequence[RunEvaluation]) -> str:
-    """A table with one line per run; if every run has its own collection, also their mean, as in the contest.
+    """A table with a line per run and collection, and the mean over the collections of a run that has several.
 
-    Below are the cost model and a random order on each collection.
+    If every run has collections of its own, the last line of a ranker has the mean over all collections, as in the
+    contest. Below the runs are the cost model and a random order on each collection.
     """
-    first = {result.collection: result for result in results}
-    rankers = [[(result.label, result.collection, result.graphs) for result in results]]
-    rankers += [[(label, name, first[name].baselines[label]) for name in first] for label in BASELINES]
-    lines = []
-    for ranked in rankers:
-        lines += [_format_line(label, name, graphs) for label, name, graphs in ranked]
-        if len(first) == len(results) > 1:
-            label = "mean" if ranked is rankers[0] else f"{ranked[0][0]}, mean"
-            lines.append(_format_line(label, "", [graph for *_, graphs in ranked for graph in graphs]))
+    runs = [(result.label, result.graphs) for result in results]
+    lines = _format_rankers(runs)
+    for label in BASELINES:
+        found: dict[str, list[GraphMetrics]] = {}  # of each collection once
+        for result in results:
+            of_result = {graph.collection for graph in result.graphs} - set(found)
+            for graph in result.baselines[label]:
+                if graph.collection in of_result:
+                    found.setdefault(graph.collection, []).append(graph)
+        lines += _format_rankers([(label, [graph for graphs in found.values() for graph in graphs])])
     return format_table(["run", "collection", "graphs", *_SHOWN], lines)
 
 
-def _format_line(label: str, collection: str, graphs: Sequence[GraphMetrics]) -> list[str]:
-    means = summarize(graphs)["overall"]
+def _format_rankers(rankers: Sequence[tuple[str, Sequence[GraphMetrics]]]) -> list[list[str]]:
+    """Lines of rankers, by their label and graphs: of each collection, and the means over several."""
+    lines, names = [], []
+    for label, graphs in rankers:
+        summary = summarize(graphs)
+        rows = summary["collections"] | ({"mean": summary["overall"]} if len(summary["collections"]) > 1 else {})
+        lines += [_format_means(label, name, means) for name, means in rows.items()]
+        names += summary["collections"]
+    if len(set(names)) == len(names) and len(rankers) > 1:
+        overall = summarize([graph for _, graphs in rankers for graph in graphs])["overall"]
+        lines.append(_format_means("mean", "", overall))
+    return lines
+
+
+def _format_means(label: str, collection: str, means: Mapping[str, Any]) -> list[str]:
     return [label, collection, str(means["num_graphs"]), *(format_number(means[name]) for name in _SHOWN)]

@@ -21,7 +21,8 @@ from tpugraphs_polynormer.hlo.describe import describe_candidate
 from tpugraphs_polynormer.hlo.module import Module
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_NAMES
 from tpugraphs_polynormer.ranking.metrics import rank_candidates
-from tpugraphs_polynormer.ranking.runs import open_ranking_run, read_facts, restore_task
+from tpugraphs_polynormer.ranking.runs import open_ranking_run, restore_task
+from tpugraphs_polynormer.ranking.task import DatasetFacts
 from tpugraphs_polynormer.training.run_directory import RunError
 
 
@@ -84,7 +85,7 @@ def rank_program(
       num_candidates, seed, mode: see `hlo.sampling.draw_candidates`.
     """
     run = open_ranking_run(run_dir)
-    facts = read_facts(run)
+    facts = DatasetFacts.read(run)
     if facts.kind != "layout":
         raise RunError(f"{run.path}: trained on {facts.collection}; ranking a program's layouts needs a layout run")
     arrays = module_arrays(module, num_candidates=num_candidates, seed=seed, mode=mode)

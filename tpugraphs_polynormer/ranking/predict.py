@@ -18,10 +18,11 @@ from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME, DatasetError
 from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit
 from tpugraphs_polynormer.files import hash_file, only_writer, write_text, writing
 from tpugraphs_polynormer.progress import Progress
-from tpugraphs_polynormer.ranking.runs import checkpoint_path, group_runs, hash_weights, load_ranker
+from tpugraphs_polynormer.ranking.runs import group_runs, load_ranker
 from tpugraphs_polynormer.ranking.submission import RECIPE_NAME, prediction_path, read_prediction, write_prediction
 from tpugraphs_polynormer.ranking.submission_rules import SubmissionError
-from tpugraphs_polynormer.ranking.task import open_collection
+from tpugraphs_polynormer.ranking.task import open_named
+from tpugraphs_polynormer.training.checkpoints import checkpoint_path, hash_weights
 from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
 
 
@@ -44,10 +45,13 @@ class Ensemble:
     Args:
       run_dirs: the runs. data_dir: the folder of all datasets.
       average: see `average_scores`.
+      collection: which one is scored; by default the (first) one of each run.
     """
 
-    def __init__(self, run_dirs: Sequence[Path | str], data_dir: Path | str, average: str) -> None:
-        self._scorers = [load_ranker(path, data_dir).make_scorer() for path in run_dirs]
+    def __init__(
+        self, run_dirs: Sequence[Path | str], data_dir: Path | str, average: str, *, collection: str | None = None
+    ) -> None:
+        self._scorers = [load_ranker(path, data_dir, collection=collection).make_scorer() for path in run_dirs]
         self._average = average
 
     def score_source(self, split: RankingSplit, number: int) -> np.ndarray:
@@ -111,7 +115,7 @@ class PredictionPlan:
 
     def load_ensemble(self, collection: str) -> Ensemble:
         """The models of a collection's runs."""
-        return Ensemble(self.runs[collection], self.data_dir, self.average)
+        return Ensemble(self.runs[collection], self.data_dir, self.average, collection=collection)
 
     def count_done(self) -> int:
         """The number of prediction files that exist; their content is not read."""
@@ -129,7 +133,7 @@ def plan_predictions(
     groups = group_runs(run_dirs)
     tasks: list[PendingGraph] = []
     for collection, runs in groups.items():
-        opened = open_collection(runs[0].config, data_dir)
+        opened = open_named(collection, data_dir)
         _keep_recipe(Path(output), find_collection(collection).folder, _describe(runs, opened, split, average))
         tasks += [
             PendingGraph(collection, number, f"{collection}:{entry.name}", entry.num_candidates)

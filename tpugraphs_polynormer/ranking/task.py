@@ -23,8 +23,9 @@ from tpugraphs_polynormer.config.loader import ConfigError
 from tpugraphs_polynormer.config.schema import Config, RankingConfig, RankingDataConfig
 from tpugraphs_polynormer.datasets.batch_plan import describe_batches, measure_graphs
 from tpugraphs_polynormer.datasets.input_pipeline import Shard, iterate_blocks, make_training_dataset
-from tpugraphs_polynormer.datasets.manifest import DatasetError, Manifest
-from tpugraphs_polynormer.datasets.reader import RankingDataset
+from tpugraphs_polynormer.datasets.joined import JoinedDataset
+from tpugraphs_polynormer.datasets.manifest import DatasetError, Manifest, parse_record
+from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
 from tpugraphs_polynormer.models.encoder_registry import check_encoder
 from tpugraphs_polynormer.models.ranking.model import RankingModel
@@ -34,8 +35,9 @@ from tpugraphs_polynormer.ranking.metrics import summarize
 from tpugraphs_polynormer.ranking.scorer import Scorer, choose_candidates, evaluate_split
 from tpugraphs_polynormer.ranking.static_scoring import StaticScorer
 from tpugraphs_polynormer.training.distribution import is_chief
+from tpugraphs_polynormer.training.initial_weights import load_source, open_source, record_source
 from tpugraphs_polynormer.training.losses import build_loss
-from tpugraphs_polynormer.training.run_directory import FACTS_NAME, RunDirectory
+from tpugraphs_polynormer.training.run_directory import FACTS_NAME, RunDirectory, RunError
 from tpugraphs_polynormer.training.task import Metrics, Phase, plan_phases
 from tpugraphs_polynormer.training.trainer import train_many, train_run
 
@@ -49,7 +51,7 @@ class DatasetFacts:
     The run directory has a copy (FACTS_NAME), so that a model can be used without its training data.
     """
 
-    collection: str
+    collection: str  # the first one, of several
     kind: str
     statistics: FeatureStatistics | None  # None only where nothing is learned: without a train split
 
@@ -60,13 +62,18 @@ class DatasetFacts:
             raise DatasetError(f"{manifest.collection}: no train split, so no feature statistics; preprocess it too")
         return DatasetFacts(manifest.collection, manifest.kind, manifest.statistics)
 
+    @staticmethod
+    def read(run: RunDirectory) -> DatasetFacts:
+        """The facts that a run directory has."""
+        return parse_record(DatasetFacts, run.read_json(FACTS_NAME), str(run.path / FACTS_NAME))
+
 
 class RankingTask:
     """The model of a config and a dataset, for training, evaluation and prediction (a `training.task.Task`).
 
     Args:
       config: the experiment.
-      collection: the dataset to train on, or to score.
+      collection: the dataset to train on, or to score; it may be a JoinedDataset.
       facts: of the training data, whose statistics scale the features; by default those of `collection`.
       indices_dir: folder of the official index files, which name the validation candidates.
     """
@@ -90,7 +97,8 @@ class RankingTask:
         self.phase: str | None = None  # of the encoder; None for its last phase
         self.steps_per_epoch = config.training.steps_per_epoch
         self._loss = build_loss(asdict(config.loss))
-        self._indices = find_indices(indices_dir, config.data.collection)
+        names = [part.manifest.collection for part in collection.parts]
+        self._indices = {name: find_indices(indices_dir, name) for name in names}
         self._create_variables()
         self._scorer = self.make_scorer()
 
@@ -113,22 +121,30 @@ class RankingTask:
         return mean_loss(self.config.data, self._loss, graph, scores, num_replicas=num_replicas)
 
     def evaluate(self) -> Metrics:
-        """The mean metrics over the validation graphs."""
-        split, candidates = self.validation
-        graphs = evaluate_split(self._scorer, split, collection=self.config.data.collection, candidates=candidates)
-        return {"valid": summarize(graphs)["overall"]}
+        """The mean metrics over the validation graphs; of several collections their mean, and those of each."""
+        graphs = [
+            graph
+            for name, split, candidates in self.validation
+            for graph in evaluate_split(self._scorer, split, collection=name, candidates=candidates)
+        ]
+        summary = summarize(graphs)
+        each = {f"valid/{name}": means for name, means in summary["collections"].items()}
+        return {"valid": summary["overall"]} | (each if len(each) > 1 else {})
 
     def select(self, metrics: Metrics) -> float:
-        """The contest score on the validation graphs, by which the best epoch is chosen."""
+        """The contest score on the validation graphs (the mean over collections), by which the best epoch is chosen."""
         value = metrics["valid"]["contest_score"]
         return -math.inf if value is None or math.isnan(value) else value
 
     @functools.cached_property
-    def validation(self) -> tuple[Any, Sequence[np.ndarray]]:
-        """The validation split, and the indices of the candidates to evaluate, per graph."""
-        split = self.collection.split("valid")
+    def validation(self) -> list[tuple[str, RankingSplit, Sequence[np.ndarray]]]:
+        """Each collection, its validation split, and the indices of the candidates to evaluate, per graph."""
+        splits = {part.manifest.collection: part.split("valid") for part in self.collection.parts}
         most = self.config.training.validation_candidates
-        return split, choose_candidates(split, most=most, seed=0, indices=self._indices)
+        return [
+            (name, split, choose_candidates(split, most=most, seed=0, indices=self._indices[name]))
+            for name, split in splits.items()
+        ]
 
     def make_scorer(self) -> Scorer | CostScorer:
         """A scorer with the model in its current phase, compiled where training is: with static shapes, by XLA.
@@ -178,12 +194,18 @@ def mean_loss(
 
 
 def open_collection(config: RankingConfig, data_dir: Path | str) -> RankingDataset:
-    """The dataset of the config's collection, below the folder of all datasets."""
-    collection = RankingDataset(Path(data_dir) / find_collection(config.data.collection).folder)
+    """The dataset of the config's collection, or of all its collections, below the folder of all datasets."""
+    parts = [open_named(name, data_dir) for name in config.data.names]
+    return JoinedDataset(parts) if len(parts) > 1 else parts[0]
+
+
+def open_named(name: str, data_dir: Path | str) -> RankingDataset:
+    """The dataset of a collection, below the folder of all datasets."""
+    collection = RankingDataset(Path(data_dir) / find_collection(name).folder)
     found = collection.manifest.collection
-    if found != config.data.collection:
+    if found != name:
         raise DatasetError(
-            f"{collection.folder}: found a dataset of {found}, expected one of {config.data.collection}; move it to "
+            f"{collection.folder}: found a dataset of {found}, expected one of {name}; move it to "
             f"{Path(data_dir) / find_collection(found).folder}, or preprocess again"
         )
     return collection
@@ -204,6 +226,7 @@ def train_ranking(
     strategy: tf.distribute.Strategy,
     seeds: Sequence[int] | None = None,
     indices_dir: Path | str | None = None,
+    init_from: Path | str | None = None,
 ) -> dict[str, Any]:
     """The result.json of a config's run, after training or resuming it; with seeds the summary.json of their runs.
 
@@ -214,12 +237,16 @@ def train_ranking(
       strategy: of tf.distribute.
       seeds: one run per seed, which replaces that of the config.
       indices_dir: see `RankingTask`.
+      init_from: a run of the same model config, whose best weights and feature statistics training starts from.
     """
     _check(config, strategy)
+    source = _open_source(init_from, config) if init_from is not None else None
 
     def job(path: Path, seed: int) -> tuple[RunDirectory, Any]:
         run = RunDirectory.start(path, dataclasses.replace(config, seed=seed))
-        return run, functools.partial(_make_task, run, data_dir, indices_dir, is_chief(strategy))
+        record_source(run, source)
+        places = {"data_dir": data_dir, "indices_dir": indices_dir}
+        return run, functools.partial(_make_task, run, **places, source=source, writes=is_chief(strategy))
 
     with _reader_errors():
         if seeds:
@@ -240,18 +267,38 @@ def _check(config: Config, strategy: tf.distribute.Strategy) -> None:
     check_encoder(config.model)
 
 
-def _make_task(run: RunDirectory, data_dir: Path | str, indices_dir: Path | str | None, writes: bool) -> RankingTask:
+def _open_source(path: Path | str, config: RankingConfig) -> RunDirectory:
+    """The run whose weights a run starts from; RunError if its model is another one, or of another kind."""
+    source = open_source(path, config)
+    if source.config.data.kind != config.data.kind:
+        kinds = f"a run on {source.config.data.kind} collections, expected {config.data.kind}"
+        raise RunError(f"--init-from {path}: {kinds}: the two kinds have different models")
+    return source
+
+
+def _make_task(
+    run: RunDirectory,
+    *,
+    data_dir: Path | str,
+    indices_dir: Path | str | None,
+    source: RunDirectory | None,
+    writes: bool,
+) -> RankingTask:
     tf.keras.utils.set_random_seed(run.config.seed)
     collection = open_collection(run.config, data_dir)
+    facts = DatasetFacts.of(collection.manifest, learns=run.config.model.encoder != "none")
+    if source is not None:  # weights fit features only as they were scaled
+        facts = dataclasses.replace(facts, statistics=DatasetFacts.read(source).statistics)
     if writes:
-        run.write_json(
-            FACTS_NAME, asdict(DatasetFacts.of(collection.manifest, learns=run.config.model.encoder != "none"))
-        )
+        run.write_json(FACTS_NAME, asdict(facts))
     if run.config.data.static_shapes and writes:
         sizes = measure_graphs(collection.split("train").graphs)
         _logger.info("%s: batches of %s", run.path, describe_batches(sizes, run.config.data, run.config.seed))
-    task = RankingTask(run.config, collection, indices_dir=indices_dir)
+    task = RankingTask(run.config, collection, facts=facts, indices_dir=indices_dir)
     _ = task.validation  # a wrong index file is an error now, not after the first epoch
+    if source is not None:
+        load_source(source, run, task.model)
+        _logger.info("%s: starts from the best weights of %s", run.path, source.path)
     return task
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
@@ -37,8 +38,15 @@ from tpugraphs_polynormer.training.traced_step import trace_function, trace_trai
 
 
 def official_batches(config: RankingConfig) -> BatchSizes:
-    """The batches of the official collection, from the quantiles in the catalog."""
-    return describe_batches(draw_official_sizes(find_collection(config.data.collection)), config.data, config.seed)
+    """The batches of the official collections, from the quantiles in the catalog."""
+    return describe_batches(_official_sizes(config), config.data, config.seed)
+
+
+def _official_sizes(config: RankingConfig) -> np.ndarray:
+    """[graphs, 5]: BATCH_SIZES of graphs of the config's collections; the last is the largest in every size."""
+    drawn = [draw_official_sizes(find_collection(name)) for name in config.data.names]
+    largest = np.max([sizes[-1] for sizes in drawn], axis=0)
+    return np.concatenate([*(sizes[:-1] for sizes in drawn), largest[np.newaxis]])
 
 
 def dataset_batches(config: RankingConfig, datasets: Path) -> BatchSizes:
@@ -54,7 +62,7 @@ class _StepTask:
     def __init__(self, config: RankingConfig, kind: str, phase: str | None) -> None:
         set_precision(config)
         self.config, self._phase = config, phase
-        self.model = build_ranking_model(config, DatasetFacts(config.data.collection, kind, neutral_statistics()))
+        self.model = build_ranking_model(config, DatasetFacts(config.data.names[0], kind, neutral_statistics()))
         small = dict.fromkeys(BATCH_SIZES, 2)
         physics = config.model.reads_physics
         self.model(blank_batch(kind, small, 1, config.data.candidates_per_graph, physics=physics))
@@ -74,7 +82,7 @@ def trace_ranking_step(
     Args:
       limits: see BatchSizes. num_replicas: see `trace_training_step`.
     """
-    kind = find_collection(config.data.collection).kind
+    kind = config.data.kind
     data = config.data
     physics = config.model.reads_physics
     batch = blank_batch(kind, limits, data.graphs_per_batch, data.candidates_per_graph, physics=physics)
@@ -89,9 +97,9 @@ def trace_scoring_steps(
     Args:
       sizes: that graphs are padded to; by default those of the largest official graph. num_candidates: of a graph.
     """
-    kind = find_collection(config.data.collection).kind
+    kind = config.data.kind
     if sizes is None:
-        largest = GraphSizes(*draw_official_sizes(find_collection(config.data.collection))[-1].tolist())
+        largest = GraphSizes(*_official_sizes(config)[-1].tolist())
         sizes = largest._replace(nodes=largest.nodes + 1, config_values=largest.config_values + 1)
     model = _StepTask(config, kind, None).model
     num_met = sizes.config_nodes if kind == "layout" else sizes.nodes

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import re
 import shutil
 import tempfile
 import weakref
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
@@ -63,6 +67,45 @@ class Checkpoints:
                 raise RunError(f"{path}: not a checkpoint of this model {reason}") from fault
             raise RunError(f"{path}: a truncated or damaged checkpoint {reason}") from fault
         return int(path.rsplit("-", 1)[1])
+
+
+def checkpoint_path(run: RunDirectory) -> str:
+    """The path prefix of the best checkpoint's files; RunError if there is none."""
+    folder = run.path / "checkpoints" / "best"
+    path = tf.train.latest_checkpoint(str(folder))
+    if path is None:
+        raise RunError(f"{folder}: no checkpoint, expected that of the best epoch; let `tpugraphs train` end an epoch")
+    return path
+
+
+def hash_weights(prefix: str) -> str:
+    """The sha256 of a checkpoint's weights: not of its file, which counts how often TensorFlow has saved one.
+
+    The optimizer's state and integers (dropout's calls, steps) change no score and are left out.
+    """
+    try:
+        reader = tf.train.load_checkpoint(prefix)
+        digest = hashlib.sha256()
+        for name, dtype in sorted(reader.get_variable_to_dtype_map().items()):
+            if name.startswith("model/") and dtype.is_floating:
+                values = reader.get_tensor(name)
+                digest.update(f"{name} {values.dtype} {values.shape}\n".encode())
+                digest.update(np.ascontiguousarray(values).tobytes())
+    except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as fault:  # IndexError: a cut file
+        reason = (str(fault).strip() or repr(fault)).splitlines()[0]
+        raise RunError(
+            f"{prefix}: a truncated or damaged checkpoint ({reason:.200}); train again, in a new run directory"
+        ) from None
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def keep_counters(variables: Iterable[tf.Variable]) -> Iterator[None]:
+    """What is restored within this context does not change integer variables: steps, and the draws of dropout."""
+    counters = [(variable, variable.numpy()) for variable in variables if not variable.dtype.is_floating]
+    yield
+    for variable, value in counters:
+        variable.assign(value)
 
 
 def _first_line(fault: Exception) -> str:

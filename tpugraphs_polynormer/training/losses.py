@@ -122,6 +122,21 @@ def mse(runtimes: tf.Tensor, scores: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     return _mean(errors, tf.logical_and(mask, is_rankable[:, None]), axis=1)
 
 
+def relative_error(runtimes: tf.Tensor, scores: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """`|f(p_j - p_i) - t_j / t_i|`, the mean over pairs where i is slower than j; t is the runtime.
+
+    `f(x) = exp(x)` for x <= 0, and its tangent `1 + x` beyond, so that a wrong order costs linearly. The predicted
+    costs are read as log-runtimes up to a constant of the graph: f is then the predicted runtime of j as a share of
+    that of i, and the loss 0 if every ratio of runtimes is right.
+    """
+    ahead = -_differences(_predicted_costs(scores, mask))  # [g, i, j]: p_j - p_i
+    predicted = tf.exp(tf.minimum(ahead, 0.0)) + tf.nn.relu(ahead)
+    ratios = tf.exp(-_differences(_log_slowdown(runtimes, mask)))
+    is_slower = _slower_pairs(runtimes, mask)
+    # The ratio of the other pairs may overflow, and infinity times 0 in a gradient would be NaN.
+    return _mean(tf.abs(predicted - tf.where(is_slower, ratios, 1.0)), is_slower)
+
+
 LOSSES: dict[str, Loss] = {
     "list_mle": list_mle,
     "list_mle_slowest": list_mle_slowest,
@@ -132,6 +147,7 @@ LOSSES: dict[str, Loss] = {
     "lambda_rank": lambda_rank,
     "approx_ndcg": approx_ndcg,
     "mse": mse,
+    "relative_error": relative_error,
 }
 
 

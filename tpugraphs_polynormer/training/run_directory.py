@@ -24,6 +24,8 @@ CONFIG_NAME = "config.yaml"
 METRICS_NAME = "metrics.jsonl"
 RESULT_NAME = "result.json"
 FACTS_NAME = "dataset.json"  # what a ranking run keeps of its data
+SOURCE_NAME = "init.json"  # the run whose weights a run starts from
+_LISTED = (CONFIG_NAME, METRICS_NAME, FACTS_NAME, SOURCE_NAME)
 _logger = logging.getLogger(__name__)
 
 
@@ -139,7 +141,7 @@ class RunDirectory:
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Writes result.json, by which a run counts as finished, after checksums.json of it and all other files."""
-        kept = [path for path in self.path.glob("*.*") if path.name in (CONFIG_NAME, METRICS_NAME, FACTS_NAME)]
+        kept = [path for path in self.path.glob("*.*") if path.name in _LISTED]
         checkpoints = [path for path in self.path.glob("checkpoints/**/*") if path.is_file()]
         write_checksums(self.path, [*kept, *checkpoints], {RESULT_NAME: _dump_json(result)})
         write_text(self.path / RESULT_NAME, _dump_json(result), durable=True)

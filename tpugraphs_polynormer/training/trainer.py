@@ -16,7 +16,8 @@ import tensorflow as tf
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import only_writer
 from tpugraphs_polynormer.progress import Progress
-from tpugraphs_polynormer.training.checkpoints import Checkpoints
+from tpugraphs_polynormer.training.averages import WeightAverages
+from tpugraphs_polynormer.training.checkpoints import Checkpoints, keep_counters
 from tpugraphs_polynormer.training.distribution import is_chief, wait_for_workers
 from tpugraphs_polynormer.training.event_log import EventLog
 from tpugraphs_polynormer.training.optimizers import build_optimizer
@@ -36,6 +37,8 @@ class Learner(tf.keras.Model):
     def __init__(self, task: Task, num_replicas: int) -> None:
         super().__init__(name="learner")
         self.task, self._num_replicas = task, num_replicas
+        decay = task.config.training.ema_decay
+        self.averages = WeightAverages(task.model, decay) if decay else None
         first = tf.VariableAggregation.ONLY_FIRST_REPLICA
         self.bad_step = tf.Variable(-1, trainable=False, dtype=tf.int64, aggregation=first)
         self._mean_loss = tf.keras.metrics.Mean(name="loss")
@@ -52,6 +55,8 @@ class Learner(tf.keras.Model):
             if gradient is not None  # variables that only the other phase uses
         ]
         self.optimizer.apply_gradients(gradients)
+        if self.averages is not None:
+            self.averages.update()
         replica = tf.distribute.get_replica_context()
         total = replica.all_reduce(tf.distribute.ReduceOp.SUM, loss) if replica.num_replicas_in_sync > 1 else loss
         is_first_bad = (self.bad_step < 0) & ~tf.math.is_finite(total)
@@ -67,6 +72,10 @@ class Trainer:
     tensorboard/ and result.json. After the last epoch of a phase, `latest` contains the state from which the next phase
     starts: the weights, statistics and moments of the best epoch so far. Integer counters (optimizer steps, calls of
     dropout) are not reset, so that no dropout mask is drawn twice. With several workers, each process has a Trainer.
+
+    With `ema_decay`, the averages of the weights are evaluated, and both are in the checkpoints: `latest` has the
+    trained weights in `model` and the averages in `averages`; in `best` the two are exchanged, so that its `model` is
+    what was evaluated.
 
     Args:
       task: the task, created in the strategy's scope.
@@ -87,6 +96,8 @@ class Trainer:
             optimizer.build(task.model.trainable_variables)
         self._writes = is_chief(self._strategy)
         state = {"writes": self._writes, "model": task.model, "optimizer": optimizer}
+        if self.learner.averages is not None:
+            state["averages"] = self.learner.averages.state
         self._latest, self._best = (Checkpoints(run, name, **state) for name in ("latest", "best"))
         # Workers must save in the same epochs, but their clocks differ: with several, every epoch is saved.
         is_alone = not isinstance(self._strategy, tf.distribute.MultiWorkerMirroredStrategy)
@@ -172,7 +183,9 @@ class Trainer:
         phase, end = locate_phase(self.task.phases, epoch)
         ends_phase = epoch + 1 == end
         if ends_phase or (epoch + 1) % self._config.epochs_per_evaluation == 0:
-            self._judge({"epoch": epoch, "phase": phase, "loss": loss, "train_seconds": round(seconds, 4)}, ends_phase)
+            with self._averaged():
+                record = {"epoch": epoch, "phase": phase, "loss": loss, "train_seconds": round(seconds, 4)}
+                self._judge(record, ends_phase)
         stops = self._is_exhausted()
         if ends_phase and end < self._num_epochs:
             self._return_to_best()
@@ -206,6 +219,11 @@ class Trainer:
             shown = ", ".join(f"{name} {each:.4f}" for name, each in pairs if isinstance(each, float))
             _logger.info("epoch %d: loss %.4f, %s", record["epoch"], record["loss"], shown)
 
+    def _averaged(self) -> contextlib.AbstractContextManager:
+        """The model has the averages of its weights within this context, if the config asks for them."""
+        averages = self.learner.averages
+        return averages.in_model() if averages is not None else contextlib.nullcontext()
+
     def _tell_kept(self) -> str:
         return "the last good checkpoint is kept" if self._latest.exists else "no checkpoint was saved before"
 
@@ -219,12 +237,12 @@ class Trainer:
 
     def _return_to_best(self) -> None:
         """Restores the floating-point variables of the best epoch so far; integer counters keep their values."""
-        variables = [*self.task.model.variables, *self.learner.optimizer.variables]
-        counters = [(variable, variable.numpy()) for variable in variables if not variable.dtype.is_floating]
         wait_for_workers(self._strategy)
-        self._best.restore()
-        for variable, value in counters:
-            variable.assign(value)
+        with keep_counters([*self.task.model.variables, *self.learner.optimizer.variables]):
+            self._best.restore()
+        if self.learner.averages is not None:  # exchanged with the weights there
+            self.learner.averages.swap()
+            self.learner.averages.num_steps.assign(0)
 
 
 class _AfterEpoch(tf.keras.callbacks.Callback):

@@ -13,7 +13,7 @@ from tpugraphs_polynormer.config.schema import RankingModelConfig
 from tpugraphs_polynormer.datasets.encoding import NUM_TILE_BOUNDS
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
 from tpugraphs_polynormer.layers.dense import Linear
-from tpugraphs_polynormer.layers.dropout import Dropout
+from tpugraphs_polynormer.layers.dropout import Dropout, EdgeDropout
 from tpugraphs_polynormer.layers.graph_context import CandidateGate
 from tpugraphs_polynormer.layers.neighbours import Graphs
 from tpugraphs_polynormer.layers.ops.formulation import in_xla
@@ -110,6 +110,8 @@ class RankingModel(tf.keras.Model):
         self.config_value_features = ConfigValueFeatures(
             kind=kind, layout_embedding=layout_embedding, raw=raw, name="config_values"
         )
+        # Without a rate there is no layer: its random state would change the initial weights that a seed gives.
+        self.edge_dropout = EdgeDropout(rate=config.edge_dropout_rate) if config.edge_dropout_rate else None
         self.input_dropout = Dropout(rate=config.input_dropout_rate)
         self.encoder = build_ranking_encoder(config, kind)
         self.share_states = share_states and kind == "layout" and not self.encoder.needs_all_states
@@ -187,6 +189,8 @@ class RankingModel(tf.keras.Model):
         `phase` is that of the encoders, by default their last.
         """
         batch = unpack_batch(graph, directed=self.config.directed)
+        if self.edge_dropout is not None:
+            batch = batch._replace(edges=self.edge_dropout.thin(batch.edges, training=training))
         encoded = self.encode(batch, phase=phase, training=training)
         return self.score(batch, encoded, phase=phase, training=training)
 

@@ -23,9 +23,10 @@ from tpugraphs_polynormer.progress import track
 from tpugraphs_polynormer.ranking.baselines import CostScorer
 from tpugraphs_polynormer.ranking.metrics import GraphMetrics, graph_metrics, rank_candidates, slowdown, true_costs
 from tpugraphs_polynormer.ranking.random_baseline import expected_contest_score, expected_slowdown
-from tpugraphs_polynormer.ranking.runs import checkpoint_path, load_ranker, open_ranking_run
+from tpugraphs_polynormer.ranking.runs import load_ranker, open_ranking_run
 from tpugraphs_polynormer.ranking.scorer import Scorer, choose_candidates
-from tpugraphs_polynormer.ranking.task import RankingTask, open_collection
+from tpugraphs_polynormer.ranking.task import RankingTask, open_named
+from tpugraphs_polynormer.training.checkpoints import checkpoint_path
 from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
 from tpugraphs_polynormer.training.trainer import best_record
 
@@ -81,7 +82,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class RunReport:
-    """One run's part of the report."""
+    """One run's part of the report; a run on several collections has one for each."""
 
     label: str
     run: RunDirectory
@@ -92,7 +93,7 @@ class RunReport:
 
     @property
     def collection(self) -> str:
-        """What the run was trained on."""
+        """Whose graphs were scored."""
         return self.manifest.collection
 
     @property
@@ -122,11 +123,21 @@ class Report:
 
 
 def gather_run(
-    run_dir: Path, label: str, data_dir: Path | str, *, split: str, most: int, heatmap_graph: str | None
+    run_dir: Path,
+    label: str,
+    data_dir: Path | str,
+    *,
+    split: str,
+    most: int,
+    heatmap_graph: str | None,
+    collection: str | None = None,
 ) -> RunReport:
-    """Scores the split's graphs, on at most `most` candidates each (0: all), and reads what training logged."""
+    """Scores the split's graphs, on at most `most` candidates each (0: all), and reads what training logged.
+
+    The graphs are those of `collection`, by default of the run's (first) collection.
+    """
     run = open_ranking_run(run_dir)
-    task = load_ranker(run_dir, data_dir)
+    task = load_ranker(run_dir, data_dir, collection=collection)
     opened = task.collection.split(split)
     chosen = choose_candidates(opened, most=most)
     scorer = task.make_scorer()
@@ -251,7 +262,7 @@ def check_inputs(runs: Sequence[RunDirectory], data_dir: Path | str, split: str,
     known: list[str] = []
     for run in runs:
         checkpoint_path(run)
-        collection = open_collection(run.config, data_dir)
-        known += [entry.name for entry in collection.split(split).graphs]
+        for name in run.config.data.names:
+            known += [entry.name for entry in open_named(name, data_dir).split(split).graphs]
     if heatmap_graph is not None and heatmap_graph not in known:
         raise RunError(f"--heatmap {heatmap_graph}: no such graph in the {split} split, expected one like {known[0]}")

@@ -38,14 +38,18 @@ def write_report(
     """
     output, runs = Path(output), expand_runs(run_dirs)
     labels = label_runs(runs)
-    check_inputs([open_ranking_run(run) for run in runs], data_dir, split, heatmap_graph)
+    opened = [open_ranking_run(run) for run in runs]
+    check_inputs(opened, data_dir, split, heatmap_graph)
     test_scores = {}
     if test:
         submission, archives, truth = test
         test_scores = score_submission(submission, truth, expected_rows(archives))
     gathered = [
-        gather_run(run, label, data_dir, split=split, most=most, heatmap_graph=heatmap_graph)
-        for run, label in zip(runs, labels, strict=True)
+        gather_run(
+            run.path, label, data_dir, split=split, most=most, heatmap_graph=heatmap_graph, collection=collection
+        )
+        for run, label in zip(opened, labels, strict=True)
+        for collection in run.config.data.names
     ]
     with writing(output):
         output.parent.mkdir(parents=True, exist_ok=True)

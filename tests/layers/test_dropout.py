@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tpugraphs_polynormer.layers.directed_edges import build_directed_edge_tensors
 from tpugraphs_polynormer.layers.dropout import Dropout, EdgeDropout
 from tpugraphs_polynormer.layers.edge_index import build_undirected_edge_index, build_undirected_edge_tensors
 from tpugraphs_polynormer.layers.static_edges import build_static_edges
@@ -114,3 +115,12 @@ def test_edge_dropout_compiles_with_static_shapes() -> None:
     assert "<=" not in compiled.experimental_get_compiler_ir(source, target)(stage="hlo")
     first, second = (compiled(source, target).numpy() for _ in range(2))
     assert abs(first.mean() - 0.6) < 0.04 and (first != second).any()
+
+
+def test_directions_lose_the_same_edges():
+    directed = build_directed_edge_tensors(tf.constant([0, 1, 2, 3]), tf.constant([1, 2, 3, 0]), 4)
+    kept = EdgeDropout(rate=0.5).thin(directed, training=True)
+    along, against, both = (kept_pairs(each) for each in (kept.along, kept.against, kept.both))
+    assert against == {(target, source) for source, target in along}
+    assert both == along | against
+    assert {(node, node) for node in range(4)} <= along

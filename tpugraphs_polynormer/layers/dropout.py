@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tpugraphs_polynormer.layers.edge_index import EdgeIndex
+from tpugraphs_polynormer.layers.directed_edges import DirectedEdges, Edges, map_directions
 from tpugraphs_polynormer.layers.registration import Configured, register
-from tpugraphs_polynormer.layers.static_edges import StaticEdges
 
 _LEVELS = 1 << 16
 
@@ -86,16 +85,21 @@ class EdgeDropout(SeededLayer):
         if not 0 <= rate < 1:
             raise ValueError(f"edge dropout rate {rate} is outside [0, 1)")
 
-    def thin(self, edges: EdgeIndex | StaticEdges, *, training: bool | None = None) -> EdgeIndex | StaticEdges:
-        """The edges with dropped ones masked in training; the edges themselves otherwise."""
+    def thin(self, edges: Edges | DirectedEdges, *, training: bool | None = None) -> Edges | DirectedEdges:
+        """The edges with dropped ones masked in training, the same in each direction; otherwise as they are."""
         if not training or self.rate == 0:
             return edges
-        keep = self(edges.source, edges.target, num_nodes=edges.num_nodes)
-        return edges._replace(mask=keep if edges.mask is None else edges.mask & keep)
+        seed = self.draw_seed()
+        words = tf.random.stateless_uniform([edges.num_nodes], seed, minval=None, maxval=None, dtype=tf.uint32)
 
-    def call(self, source: tf.Tensor, target: tf.Tensor, *, num_nodes: int | tf.Tensor) -> tf.Tensor:
+        def mask_dropped(each: Edges) -> Edges:
+            keep = self._keeps(words, each.source, each.target)
+            return each._replace(mask=keep if each.mask is None else each.mask & keep)
+
+        return map_directions(mask_dropped, edges)
+
+    def _keeps(self, words: tf.Tensor, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
         """[num_edges] bool: which of the edges with these ends [num_edges] are kept."""
-        words = tf.random.stateless_uniform([num_nodes], self.draw_seed(), minval=None, maxval=None, dtype=tf.uint32)
         hashed = _hash_words(tf.gather(words, source) + tf.gather(words, target))
         levels = tf.cast(_shift_right(hashed, 16), tf.int32)
         return (levels >= round(self.rate * _LEVELS)) | (source == target)

@@ -12,6 +12,7 @@ from tests.small_datasets import LAYOUT, TILE, preprocess_here
 from tests.trained import Trained, make_trained
 from tpugraphs_polynormer.config.loader import ConfigError
 from tpugraphs_polynormer.config.schema import load_config
+from tpugraphs_polynormer.datasets.batch_plan import BATCH_SIZES
 from tpugraphs_polynormer.ranking.baselines import CostScorer, RandomScorer
 from tpugraphs_polynormer.ranking.evaluate import evaluate_runs, format_evaluations
 from tpugraphs_polynormer.ranking.export import export_ranker
@@ -22,6 +23,7 @@ from tpugraphs_polynormer.ranking.report.page import write_report
 from tpugraphs_polynormer.ranking.runs import load_ranker
 from tpugraphs_polynormer.ranking.submission import prediction_path, read_prediction
 from tpugraphs_polynormer.ranking.task import train_ranking
+from tpugraphs_polynormer.ranking.traced_steps import trace_ranking_step
 
 CPU = tf.distribute.OneDeviceStrategy("CPU:0")
 
@@ -130,6 +132,11 @@ def test_fields_that_the_cost_model_does_not_read_are_refused(override, words):
         cost_config(LAYOUT, override)
     for word in words:
         assert word in str(error.value)
+
+
+def test_it_has_no_step_to_compile():
+    with pytest.raises(ConfigError, match="has no step to compile"):
+        trace_ranking_step(cost_config(), dict.fromkeys(BATCH_SIZES, 2))
 
 
 def test_fields_that_it_reads_are_taken():

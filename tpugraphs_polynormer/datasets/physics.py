@@ -7,10 +7,9 @@ Seconds are scaled by the graph itself: by the mean and deviation over a fixed s
 real graphs is between 1.6 % and a factor of 5, and what a candidate gets must not depend on those beside it.
 
 It is computed when a batch is drawn, not in preprocessing: stored for every candidate it would be 40 bytes per config
-node where the codes are one. On one core of a busy machine, so at most, tables and scale of a graph take 6 ms (167
-nodes, 15 config nodes), 45 ms (the real unet_3d, 3,163 nodes, 62 config nodes) and 1.4 s (a simulated one of 45,332
-nodes, 846 config nodes), once; they occupy 0.02, 0.05 and 2 MB. The features of 64 candidates then take 0.3, 0.6 and
-9 ms.
+node where the codes are one. On one core of a busy machine, tables and scale of a graph take at most 6 ms (167 nodes,
+15 config nodes), 45 ms (the real unet_3d: 3,163 nodes, 62 config nodes) and 1.4 s (a simulated one of 45,332 nodes and
+846 config nodes), once; they occupy 0.02, 0.05 and 2 MB. The features of 64 candidates then take 0.3, 0.6 and 9 ms.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
 from tpugraphs_polynormer.catalog import NUM_NODE_FEATURES, NUM_OPCODES, find_collection
+from tpugraphs_polynormer.config.loader import ConfigError
 from tpugraphs_polynormer.config.schema import RankingConfig
 from tpugraphs_polynormer.datasets.batch_plan import (
     BATCH_SIZES,
@@ -60,6 +61,8 @@ class _StepTask:
     """What the trainer's step needs of a task: the model, with all variables, and the loss."""
 
     def __init__(self, config: RankingConfig, kind: str, phase: str | None) -> None:
+        if config.model.encoder == "none":
+            raise ConfigError("model.encoder: found none, the cost model, which has no step to compile; choose another")
         set_precision(config)
         self.config, self._phase = config, phase
         self.model = build_ranking_model(config, DatasetFacts(config.data.names[0], kind, neutral_statistics()))

@@ -55,8 +55,8 @@ class CandidateGate(tf.keras.layers.Layer):
     candidates are unchanged.
 
     Example:
-      >>> tp.layers.CandidateGate()(tf.constant([[[0.0], [0.0]], [[1.0], [3.0]]])).numpy().round(3)[..., 0].tolist()
-      [[0.0, 0.0], [0.238, 5.285]]
+      >>> tp.layers.CandidateGate()(tf.constant([[[2.0], [2.0]], [[1.0], [3.0]]])).numpy().round()[..., 0].tolist()
+      [[2.0, 2.0], [0.0, 5.0]]
     """
 
     def build(self, shape: tf.TensorShape) -> None:

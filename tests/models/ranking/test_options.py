@@ -21,6 +21,7 @@ from tpugraphs_polynormer.models.ranking.model import RankingModel
 from tpugraphs_polynormer.ranking import scorer as scoring
 from tpugraphs_polynormer.ranking.scorer import Scorer
 from tpugraphs_polynormer.ranking.static_scoring import StaticScorer
+from tpugraphs_polynormer.ranking.task import DatasetFacts, build_ranking_model
 
 NODES = "model.cross_candidates=nodes"
 OF_LAYOUTS = ("model.layout_features=dimensions", "model.size_features=tiles")
@@ -50,8 +51,16 @@ def is_read(base: tuple[str, str, str], name: str) -> bool:
     return base[0] == LAYOUT or f"model.{name}" not in OF_LAYOUTS
 
 
-VARIANTS = [(*base, name) for base in BASES for name in NAMES if is_read(base, name)]
-VARIANTS += [(*base, TOGETHER) for base in OTHERS]
+def slow(variant: tuple[str, ...]):
+    return pytest.param(variant, marks=pytest.mark.slow)
+
+
+# Where options meet the most code: each alone. Elsewhere: together, and each alone among the slow tests.
+VARIANTS = [(*BASES[0], name) for name in NAMES]
+VARIANTS += [(*base, TOGETHER) for base in BASES[1:]]
+VARIANTS += [slow((*base, name)) for base in BASES[1:] for name in NAMES[:-1] if is_read(base, name)]
+VARIANTS += [slow((*base, TOGETHER)) for base in OTHERS]
+LAYOUT_VARIANTS = [each for each in VARIANTS if (each if isinstance(each, tuple) else each.values[0])[0] == LAYOUT]
 
 
 def split_variant(variant: tuple[str, ...]) -> tuple[str, ...]:
@@ -93,7 +102,7 @@ def test_neither_the_order_of_candidates_nor_of_instructions_matters(variant):
     np.testing.assert_allclose(model(reorder_ops(graph, order)).numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("variant", [each for each in VARIANTS if each[0] == LAYOUT], ids="-".join)
+@pytest.mark.parametrize("variant", LAYOUT_VARIANTS, ids="-".join)
 def test_blocks_and_compiled_programs_give_the_scores_of_the_whole(variant, monkeypatch):
     """With candidates that see each other, of one group."""
     variant = split_variant(variant)
@@ -112,7 +121,7 @@ def test_blocks_and_compiled_programs_give_the_scores_of_the_whole(variant, monk
         np.testing.assert_allclose(scorer.score_graph(split, 0), expected, rtol=1e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", [TOGETHER, *(each.removeprefix("model.") for each in OF_LAYOUTS)])
+@pytest.mark.parametrize("name", [TOGETHER, *(pytest.param(each[6:], marks=pytest.mark.slow) for each in OF_LAYOUTS)])
 def test_the_compiled_training_step_is_static_and_learns_the_same(name):
     variant = (LAYOUT, "late", "polynormer", *settings(name))
     config = config_of(*variant, STATIC, "model.num_local_layers=1", "training.learning_rate=0.001")
@@ -154,6 +163,29 @@ def test_masked_candidates_are_unseen_and_the_others_seen_at_nodes(fusion):
         rest = mask.copy()
         rest[:, column] = False
         assert (np.abs(after - before)[rest].max() > 1e-5) == sees
+
+
+def test_all_of_them_in_joint_attention_and_in_segments():
+    joint = (LAYOUT, "late", "polynormer", "model.attention=local_and_global", *ALL)
+    assert_same(run(model_of(*joint), batches(joint, STATIC)), run(model_of(*joint), batches(joint)))
+    segments = (LAYOUT, "early", "gcn", "model.segment_nodes=100", *ALL)
+    model, graph = model_of(*segments), batches(segments)
+    np.testing.assert_allclose(model(graph, training=True), model(graph), rtol=1e-4, atol=1e-5, err_msg="one segment")
+
+
+def test_all_of_them_in_bfloat16():
+    variant = (LAYOUT, "late", "polynormer", *ALL, *OF_LAYOUTS)
+    model, graph = model_of(*variant), batches(variant)
+    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    try:
+        half = build_ranking_model(config_of(*variant), DatasetFacts.of(collection(LAYOUT).manifest))
+        half(graph)
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+    half.set_weights(model.get_weights())
+    (scores, gradients), (expected, _) = run(half, graph), run(model, graph)
+    np.testing.assert_allclose(scores, expected, atol=0.2 * np.abs(expected).max())
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
 
 
 def test_directed_edges_tell_a_program_from_its_reverse():

@@ -132,7 +132,7 @@ class RankingModel(tf.keras.Model):
         self.dimension_encoder = None
         if config.layout_features == "dimensions":
             self.dimension_encoder = DimensionEncoder(
-                dim=config.hidden_dim // 2, units=self.config_dim, name="dimensions"
+                dim=max(1, config.hidden_dim // 2), units=self.config_dim, name="dimensions"
             )
         self.nconfig_encoder = None
         if not early:

@@ -405,6 +405,16 @@ def test_two_devices_learn_what_one_learns(tmp_path, overrides):
     assert_close_weights(tmp_path, one_device(*overrides))
 
 
+def test_two_devices_draw_and_average(tmp_path):
+    """Dropout of states and edges and averages of all weights, those of batch norm included: a run that ends."""
+    model = ("model.encoder=polynormer-local", "model.hidden_dim=8", "model.num_heads=2", "model.post_norm=true")
+    drawn = (*DROPOUT, "model.edge_dropout_rate=0.3", "training.ema_decay=0.6")
+    finish(start(command(tmp_path, *model, *drawn, options=("--strategy", "cpu", "--devices", "2"))))
+    found = weights(tmp_path)
+    calls = [value for key, value in found.items() if "dropout/state" in key and value[1]]
+    assert calls and all(np.isfinite(value).all() for value in found.values() if value.dtype == np.float32)
+
+
 def free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     for each in sockets:

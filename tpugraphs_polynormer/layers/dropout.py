@@ -33,7 +33,7 @@ class SeededLayer(Configured, tf.keras.layers.Layer):
         context = tf.distribute.get_replica_context()
         replica = tf.cast(context.replica_id_in_sync_group, tf.int64) if context else tf.constant(0, tf.int64)
         seed = self.state + tf.stack([replica * (1 << 32), tf.zeros_like(replica)])
-        self.state.assign_add([0, 1])
+        self.state.assign_add(tf.constant([0, 1], tf.int64))  # a list fails with several replicas
         return seed
 
 

@@ -425,14 +425,19 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def test_two_processes_learn_what_one_learns(tmp_path):
+@pytest.mark.parametrize(
+    "overrides",
+    [(), pytest.param(("training.ema_decay=0.6",), marks=pytest.mark.slow)],
+    ids=["plain", "averages"],
+)
+def test_two_processes_learn_what_one_learns(tmp_path, overrides):
     cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
     configs = [json.dumps({"cluster": cluster, "task": {"type": "worker", "index": i}}) for i in (0, 1)]
-    arguments = command(tmp_path, options=("--strategy", "multiworker"))
+    arguments = command(tmp_path, *overrides, options=("--strategy", "multiworker"))
     workers = [start(arguments, TF_CONFIG=config) for config in configs]
     first, second = (finish(worker) for worker in workers)
     assert first["epochs"] == second["epochs"]
     bests = without_seconds([first["best"], second["best"]])
     assert bests[0] == bests[1], "both hold the same weights, so both validate the same"
-    np.testing.assert_allclose(losses(tmp_path), losses(one_device()), rtol=1e-4)
-    assert_close_weights(tmp_path, one_device())
+    np.testing.assert_allclose(losses(tmp_path), losses(one_device(*overrides)), rtol=1e-4)
+    assert_close_weights(tmp_path, one_device(*overrides))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tpugraphs_polynormer.catalog import COLLECTIONS, QUANTILES
-from tpugraphs_polynormer.simulator.programs import Size
+from tpugraphs_polynormer.simulator.draw import Size
 from tpugraphs_polynormer.simulator.search import SEARCHES
 
 Counts = tuple[int, int, int]  # of train, valid and test

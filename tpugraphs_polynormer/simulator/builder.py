@@ -112,8 +112,8 @@ class GrowingTuple:
     def add(self, shape: Shape) -> Instruction:
         """The next element."""
         self.shapes.append(shape)
-        fields = {"tuple_index": len(self.shapes) - 1}
-        return self._builder.place(Instruction(0, "get-tuple-element", shape, **fields), (self._holder,))
+        index = len(self.shapes) - 1
+        return self._builder.make("get-tuple-element", shape, (self._holder,), tuple_index=index)
 
 
 class ComputationBuilder:
@@ -123,7 +123,7 @@ class ComputationBuilder:
         self.module = module
         self._name = name
         self._instructions: list[Instruction] = []
-        self._made: dict[tuple[Instruction, tuple[int, ...]], Instruction] = {}
+        self._made: dict[tuple, Instruction] = {}
         self._late_shapes: dict[int, Callable[[], Shape]] = {}  # by id: shapes that are known at the end
         self._num_parameters = 0
 
@@ -147,23 +147,33 @@ class ComputationBuilder:
     ) -> Instruction:
         """An instruction with an array result; the default element type is the first operand's."""
         kind = operands[0].shape.element_type if element_type is None else element_type
-        return self.place(Instruction(0, opcode, array_shape(tuple(dims), kind), **fields), operands)
+        return self.make(opcode, array_shape(tuple(dims), kind), operands, **fields)
 
-    def place(
-        self, instruction: Instruction, operands: Sequence[Instruction], called: Sequence[int] = ()
-    ) -> Instruction:
-        """A copy of an instruction with operands of this computation and, where given, its callees; or its equal."""
-        if called:
-            instruction = replace(instruction, called_computation_ids=tuple(called))
-        operand_ids = tuple(each.id for each in operands)
-        key = (instruction, operand_ids)
-        if instruction.opcode not in _NEVER_EQUAL and key in self._made:
-            return self._made[key]
+    def make(self, opcode: str, shape: Shape, operands: Sequence[Instruction] = (), **fields: object) -> Instruction:
+        """An instruction of any shape, or the equal one that exists."""
+        operand_ids = tuple([each.id for each in operands])
+        key = (opcode, shape, operand_ids, tuple(fields.items()))
+        if opcode not in _NEVER_EQUAL and (equal := self._made.get(key)) is not None:
+            return equal
         identifier = self.module.new_id()
-        name = f"{instruction.opcode}.{identifier}"
-        made = replace(instruction, id=identifier, name=name, operand_ids=operand_ids)
+        made = Instruction(identifier, opcode, shape, f"{opcode}.{identifier}", operand_ids, **fields)
         self._instructions.append(made)
         self._made[key] = made
+        return made
+
+    def copy(
+        self, instruction: Instruction, operands: Sequence[Instruction] = (), called: Sequence[int] = ()
+    ) -> Instruction:
+        """A copy of an instruction of any module, with operands of this computation and its own callees."""
+        identifier = self.module.new_id()
+        made = replace(
+            instruction,
+            id=identifier,
+            name=f"{instruction.opcode}.{identifier}",
+            operand_ids=tuple(each.id for each in operands),
+            called_computation_ids=tuple(called),
+        )
+        self._instructions.append(made)
         return made
 
     def parameter(self, dims: Sequence[int], element_type: int) -> Instruction:
@@ -173,7 +183,7 @@ class ComputationBuilder:
     def shaped_parameter(self, shape: Shape) -> Instruction:
         """The computation's next parameter, an array with its own layout or a tuple."""
         self._num_parameters += 1
-        return self.place(Instruction(0, "parameter", shape, parameter_number=self._num_parameters - 1), ())
+        return self.make("parameter", shape, parameter_number=self._num_parameters - 1)
 
     def tuple_parameter(self) -> GrowingTuple:
         """The computation's next parameter, a tuple whose elements are declared one by one."""
@@ -184,9 +194,9 @@ class ComputationBuilder:
 
     def infeed(self) -> GrowingTuple:
         """A tuple from the host, whose elements are declared one by one."""
-        token = self.place(Instruction(0, "after-all", TOKEN), ())
-        infeed = self.place(Instruction(0, "infeed", Shape(TUPLE)), (token,))
-        data = self.place(Instruction(0, "get-tuple-element", Shape(TUPLE)), (infeed,))
+        token = self.make("after-all", TOKEN)
+        infeed = self.make("infeed", Shape(TUPLE), (token,))
+        data = self.make("get-tuple-element", Shape(TUPLE), (infeed,))
         growing = GrowingTuple(self, data)
         self._late_shapes[data.id] = lambda: growing.shape
         self._late_shapes[infeed.id] = lambda: Shape(TUPLE, tuple_shapes=(growing.shape, TOKEN))
@@ -194,22 +204,22 @@ class ComputationBuilder:
 
     def outfeed(self, values: Sequence[Instruction]) -> Instruction:
         """Sends values to the host."""
-        token, packed = self.place(Instruction(0, "after-all", TOKEN), ()), self.tuple(values)
-        return self.place(Instruction(0, "outfeed", TOKEN, outfeed_shape=packed.shape), (packed, token))
+        token, packed = self.make("after-all", TOKEN), self.tuple(values)
+        return self.make("outfeed", TOKEN, (packed, token), outfeed_shape=packed.shape)
 
     def tuple(self, values: Sequence[Instruction]) -> Instruction:
         """A tuple of the values."""
         shapes = tuple(each.shape for each in values)
-        return self.place(Instruction(0, "tuple", Shape(TUPLE, tuple_shapes=shapes)), values)
+        return self.make("tuple", Shape(TUPLE, tuple_shapes=shapes), values)
 
     def loop(self, state: Instruction, condition: int, body: int) -> Instruction:
         """A while loop over a tuple state."""
-        return self.place(Instruction(0, "while", state.shape), (state,), (body, condition))
+        return self.make("while", state.shape, (state,), called_computation_ids=(body, condition))
 
     def element(self, value: Instruction, index: int) -> Instruction:
         """One element of a tuple."""
         shape = value.shape.tuple_shapes[index]
-        return self.place(Instruction(0, "get-tuple-element", shape, tuple_index=index), (value,))
+        return self.make("get-tuple-element", shape, (value,), tuple_index=index)
 
     def constant(self, element_type: int, value: float) -> Instruction:
         """A scalar constant."""
@@ -293,7 +303,7 @@ class ComputationBuilder:
         dims = tuple(value.shape.dimensions[dim] for dim in order)
         layout = tuple(order.index(dim) for dim in value.shape.minor_to_major)
         shape = Shape(value.shape.element_type, dims, minor_to_major=layout)
-        return self.place(Instruction(0, "transpose", shape, dimensions=order), (value,))
+        return self.make("transpose", shape, (value,), dimensions=order)
 
     def dot(
         self,

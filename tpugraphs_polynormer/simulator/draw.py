@@ -63,7 +63,7 @@ class Draw:
 
     def network(self, kind: str, *, batch: int, blocks: int, width: int, train: float = 0.75) -> Layers:
         """An empty program of a random form; `train` is the probability of a training program."""
-        training, precision = self.chance(train), self.pick(("f32", "bf16"))
+        training, precision = self.chance(train), self.pick(("f32", "f32", "bf16"))
         form = Form(
             train=training,
             compute_type=PRECISIONS[precision],

@@ -64,6 +64,7 @@ class Network:
         self._weights: list[tuple[Instruction, Instruction]] = []  # what is stored, and what the layers see
         self._tape: list[tuple[Instruction, tuple[Instruction, ...], Backward]] = []
         self._counter = self._argument(array_shape((), S32)) if form.loop else None
+        self.metrics: list[Instruction] = []  # what inference returns beside its result
         self._step: Words | None = None
         self._num_rows: Instruction | None = None
 
@@ -128,7 +129,7 @@ class Network:
           result: what inference returns.
         """
         if not self.form.train:
-            self.hlo.finish(self.hlo.tuple([self.hlo.convert(result, F32)]))
+            self.hlo.finish(self.hlo.tuple([self.hlo.convert(result, F32), *self.metrics]))
             return self.module.build()
         self._update_weights(self._backward(gradients))
         self._advance_step()
@@ -163,7 +164,7 @@ class Network:
                 gradient = hlo.add("clamp", gradient.shape.dimensions, (low, gradient, high), F32)
             change = self._change(stored, gradient, hlo.broadcast(rate, stored.shape.dimensions, ()))
             # The updated weight has the layout in which the program returns it.
-            self._updated[stored.id] = hlo.place(Instruction(0, "subtract", stored.shape), (stored, change))
+            self._updated[stored.id] = hlo.make("subtract", stored.shape, (stored, change))
 
     def _change(self, stored: Instruction, gradient: Instruction, rate: Instruction) -> Instruction:
         """What is subtracted from a weight."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tpugraphs_polynormer.hlo.module import Instruction
-from tpugraphs_polynormer.simulator.builder import F32, S32, S64, U32, ComputationBuilder
+from tpugraphs_polynormer.hlo.module import Instruction, Shape
+from tpugraphs_polynormer.simulator.builder import F32, S32, S64, TUPLE, U32, ComputationBuilder, array_shape
 
 _ONES = (1 << 32) - 1
 
@@ -44,6 +44,23 @@ def increment(hlo: ComputationBuilder, words: Words) -> Words:
         return Words(hlo.shifted(words.low, 1), None)
     low, carried = hlo.shifted(words.low, 1), hlo.shifted(words.high, 1)
     return Words(low, hlo.select(hlo.compare("LT", low, words.low), carried, words.high))
+
+
+def total(hlo: ComputationBuilder, words: Words) -> Words:
+    """The sum of integers [n]: in words, a reduce of pairs whose low words carry into the high ones."""
+    dims = words.low.shape.dimensions
+    if words.high is None:
+        return Words(hlo.reduce(words.low, range(len(dims))), None)
+    body = hlo.module.computation("add_words")
+    low, high, other_low, other_high = (body.parameter((), U32) for _ in range(4))
+    sum_low, sum_high = body.binary("add", low, other_low), body.binary("add", high, other_high)
+    carried = body.select(body.compare("LT", sum_low, low), body.shifted(sum_high, 1), sum_high)
+    called = (body.finish(body.tuple([sum_low, carried])),)
+    zero = hlo.constant(U32, 0)
+    shape = Shape(TUPLE, tuple_shapes=(array_shape((), U32),) * 2)
+    fields = {"dimensions": tuple(range(len(dims))), "called_computation_ids": called}
+    made = hlo.make("reduce", shape, (words.low, words.high, zero, zero), **fields)
+    return Words(hlo.element(made, 0), hlo.element(made, 1))
 
 
 def to_float(hlo: ComputationBuilder, words: Words) -> Instruction:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from tpugraphs_polynormer.hlo.module import Instruction, Module
 from tpugraphs_polynormer.simulator import wide_integers
-from tpugraphs_polynormer.simulator.builder import S32, S64
+from tpugraphs_polynormer.simulator.builder import F32, S32, S64, U32
 from tpugraphs_polynormer.simulator.draw import Draw
 from tpugraphs_polynormer.simulator.families.loops import lstm
 from tpugraphs_polynormer.simulator.layers import Layers
+from tpugraphs_polynormer.simulator.wide_integers import Words
 
 
 def transformer(draw: Draw) -> Module:
@@ -35,8 +36,8 @@ def transformer(draw: Draw) -> Module:
         value = net.layer_norm(net.add(value, inner))
     first = net.slice(net.reshape(value, (batch, length, width)), 1, 0, 1)
     logits = net.dense(net.reshape(first, (batch, width)), draw.pick((2, 3, 768)))
-    if not net.form.train and draw.chance(0.5):
-        logits = _weigh_by_ids(net, logits)
+    if not net.form.train and draw.chance(0.7):
+        _add_metrics(net, logits)
     return net.classify(logits)
 
 
@@ -50,8 +51,9 @@ def _embed(net: Layers, vocabulary: int, dims: tuple[int, int, int]) -> Instruct
     spread = net.hlo.broadcast(position, dims, (1, 2))
     spread = net.record(spread, (position,), lambda grad: (net.hlo.reduce(grad, (0,)),))
     value = net.add(value, spread)
-    segments = net.hlo.broadcast(net.hlo.reshape(net.input((batch, length), S32), (batch * length,)), (batch * length, 2), (0,))
-    one_hot = net.hlo.compare("EQ", segments, net.hlo.iota((batch * length, 2), 1))
+    pairs = (batch * length, 2)
+    segments = net.hlo.reshape(net.input((batch, length), S32), pairs[:1])
+    one_hot = net.hlo.compare("EQ", net.hlo.broadcast(segments, pairs, (0,)), net.hlo.iota(pairs, 1))
     chosen = net.product(net.hlo.convert(one_hot, net.compute_type), net.weight((2, width)), ((1,), (0,)))
     return net.add(value, net.reshape(chosen, dims))
 
@@ -91,12 +93,23 @@ def _attention(net: Layers, value: Instruction, bias: Instruction | None, *, bat
     return net.dense(net.reshape(mixed, dims), width)
 
 
-def _weigh_by_ids(net: Layers, logits: Instruction) -> Instruction:
-    """Logits plus a 64-bit id per sample as a number: real evaluation programs convert such ids."""
+def _add_metrics(net: Layers, logits: Instruction) -> None:
+    """Counts and sums of 64-bit labels, which real evaluation programs return beside their logits."""
     hlo, dims = net.hlo, logits.shape.dimensions
-    ids = wide_integers.split(hlo, net.input(dims[:1], S64), lowered=net.form.lowered)
-    number = hlo.convert(wide_integers.to_float(hlo, ids), logits.shape.element_type)
-    return hlo.binary("add", logits, hlo.broadcast(hlo.scaled(number, 1e-6), dims, (0,)))
+    batch, lowered = dims[:1], net.form.lowered
+    labels = wide_integers.split(hlo, net.input(batch, S64), lowered=lowered)
+    number = wide_integers.to_float(hlo, labels)
+    best = hlo.convert(hlo.reduce(logits, (1,), "maximum"), F32)
+    zero = hlo.full(batch, F32, 0)
+    hits = [hlo.compare("GT", best, zero), hlo.compare("GT", number, zero)]
+    counted = [*hits, hlo.binary("and", *hits), hlo.binary("or", *hits)]
+    sums = []
+    for mask in counted:
+        one = hlo.convert(mask, U32 if lowered else S64)
+        high = hlo.full(batch, U32, 0) if lowered else None
+        sums.append(wide_integers.to_float(hlo, wide_integers.total(hlo, Words(one, high))))
+    share = hlo.binary("divide", sums[2], hlo.binary("maximum", sums[3], hlo.constant(F32, 1)))
+    net.metrics += [share, *sums[:2]]
 
 
 def recurrent(draw: Draw) -> Module:

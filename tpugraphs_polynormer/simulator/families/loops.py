@@ -73,8 +73,8 @@ def flagged_first(net: Layers, value: Instruction) -> Instruction:
     valid = hlo.full((batch,), PRED, 1) if valid is None else valid
     operands = (flags, index, valid)
     shape = Shape(TUPLE, tuple_shapes=tuple(each.shape for each in operands))
-    called = (_flag_order(net),)
-    ordered = hlo.place(Instruction(0, "sort", shape, dimensions=(0,), is_stable=True), operands, called)
+    fields = {"dimensions": (0,), "is_stable": True, "called_computation_ids": (_flag_order(net),)}
+    ordered = hlo.make("sort", shape, operands, **fields)
     # A negative index counts from the end.
     taken = hlo.element(ordered, 1)
     sign = hlo.binary("shift-right-arithmetic", taken, hlo.full((batch,), S32, 31))

@@ -17,7 +17,8 @@ def recommender(draw: Draw) -> Module:
     net = draw.network(f"dlrm_T-{tables}_E-{embedding}", batch=batch, blocks=layers, width=width)
     bottom = _mlp(net, net.image((batch, draw.pick((13, 64, 256)))), [width] * max(1, layers // 2))
     bottom = net.relu(net.dense(bottom, embedding))
-    columns = net.concatenate([net.reshape(bottom, (batch, 1, embedding)), _categories(net, draw, batch, tables, embedding)], 1)
+    categories = _categories(net, draw, (batch, tables, embedding))
+    columns = net.concatenate([net.reshape(bottom, (batch, 1, embedding)), categories], 1)
     products = net.product(columns, columns, ((2,), (2,)), ((0,), (0,)))
     flat = net.concatenate([bottom, net.reshape(_lower_triangle(net, products), (batch, (tables + 1) ** 2))])
     top = _mlp(net, flat, [2 * width] + [width] * (2 * layers))
@@ -30,8 +31,9 @@ def _mlp(net: Layers, value: Instruction, widths: list[int]) -> Instruction:
     return value
 
 
-def _categories(net: Layers, draw: Draw, batch: int, tables: int, embedding: int) -> Instruction:
+def _categories(net: Layers, draw: Draw, dims: tuple[int, int, int]) -> Instruction:
     """[batch, tables, embedding]: all tables in one, each at its offset, or a lookup for each table."""
+    batch, tables, embedding = dims
     if draw.chance(0.5):
         sizes = [1000 * draw.between(1, 10) for _ in range(tables)]
         offsets = np.broadcast_to(np.cumsum([0, *sizes[:-1]]), (batch, tables))

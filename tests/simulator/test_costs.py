@@ -29,7 +29,7 @@ def dot_program(follow=()):
     """A program: x [32, 64] times w [64, 256], then a chain of elementwise opcodes, returned in a tuple."""
     module = ModuleBuilder("dot")
     main = module.computation("main")
-    value = main.dot(main.parameter((32, 64), F32), main.parameter((64, 256), F32), (32, 256))
+    value = main.dot(main.parameter((32, 64), F32), main.parameter((64, 256), F32))
     for opcode in follow:
         value = main.unary(opcode, value)
     main.finish(main.tuple([value]))

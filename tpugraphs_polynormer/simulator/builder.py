@@ -373,4 +373,4 @@ def _check_equal(opcode: str, first: Instruction, second: Instruction) -> None:
 
 
 def _neutral(opcode: str) -> float:
-    return {"add": 0.0, "maximum": -math.inf, "minimum": math.inf, "and": 1, "or": 0}[opcode]
+    return {"add": 0, "maximum": -math.inf, "minimum": math.inf, "and": 1, "or": 0}[opcode]

@@ -3,11 +3,11 @@
     python benchmarks/program_statistics.py [FOLDER] [--scale demo] [--programs 64]
     python benchmarks/program_statistics.py --quick    # a few tiny programs, to check that it runs
 
-FOLDER contains the real archives (default: TPUGRAPHS_REAL_DATA, or ../shared/real). The generated programs are those of the
-train split that `tpugraphs simulate --seed 0` writes. A share is the mean over graphs, so that a long graph counts as much
-as a short one. The distance between two distributions is their total variation, half the sum of absolute differences: 0 if
-they are equal, 1 if nothing is common. "outside" is the share of a real graph's nodes with a feature below the minimum or
-above the maximum of that feature among the generated programs of its source.
+FOLDER contains the real archives (default: TPUGRAPHS_REAL_DATA, or ../shared/real). The generated programs are those of
+the train split that `tpugraphs simulate --seed 0` writes. A share is the mean over graphs, so that a long graph counts
+as much as a short one. The distance between two distributions is their total variation, half the sum of absolute
+differences: 0 if they are equal, 1 if nothing is common. "outside" is the share of a real graph's nodes with a feature
+below the minimum or above the maximum of that feature among the generated programs of its source.
 """
 
 from __future__ import annotations
@@ -56,12 +56,11 @@ def read_real(folder: Path) -> tuple[dict[str, dict[str, Graph]], list[Graph]]:
 
 def generate(source: str, scale: str, count: int) -> list[Graph]:
     """The first programs of the simulated train split of a source."""
-    families = SOURCES[source]
-    seeds = ([SEED, sorted(SOURCES).index(source), number] for number in range(count))
-    return [
-        featurize_module(draw_program(families[seed[2] % len(families)], SCALES[scale].size, np.random.default_rng(seed)))
-        for seed in seeds
-    ]
+    graphs, families, size = [], SOURCES[source], SCALES[scale].size
+    for number in range(count):
+        rng = np.random.default_rng([SEED, sorted(SOURCES).index(source), number])
+        graphs.append(featurize_module(draw_program(families[number % len(families)], size, rng)))
+    return graphs
 
 
 def generate_kernels(scale: str, count: int) -> list[Graph]:
@@ -142,7 +141,8 @@ def main(argv: list[str] | None = None) -> int:
     known = {each for graph in [*made["xla"], *made["nlp"], *kernels] for each in opcodes(graph)}
     found = {each for graphs in [*real.values()] for graph in graphs.values() for each in opcodes(graph)}
     found |= {each for graph in real_kernels for each in opcodes(graph)}
-    print(f"\nopcodes of the real archives: {len(found)}; never generated: {', '.join(sorted(found - known)) or 'none'}")
+    missing = ", ".join(sorted(found - known)) or "none"
+    print(f"\nopcodes of the real archives: {len(found)}; never generated: {missing}")
     return 0
 
 

@@ -41,7 +41,7 @@ def array_shape(dims: Sequence[int], element_type: int) -> Shape:
 
 @lru_cache(maxsize=4096)
 def argument_shape(dims: tuple[int, ...], element_type: int) -> Shape:
-    """The shape of a program's argument: as in real programs, the layout of its two minor dimensions with least padding.
+    """The shape of a program's argument: as in real programs, with the two minor dimensions that need least padding.
 
     Only the last two dimensions of images and convolution kernels change places; smaller tensors take any two.
     """

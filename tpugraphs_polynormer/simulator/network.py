@@ -216,7 +216,7 @@ class Network:
         body = self.hlo.finish(self.hlo.tuple([self._updated.get(each.id, each) for each in self._state]))
         condition = self.module.computation("train_cond")
         state = condition.tuple_parameter()
-        counter = [state.add(shape) for shape in shapes][0]
+        counter, *_ = [state.add(shape) for shape in shapes]
         condition = condition.finish(condition.compare("LT", counter, condition.constant(S32, 100)))
         entry = self.module.computation("main")
         arguments, step = entry.tuple_parameter(), self.step

@@ -13,8 +13,7 @@ from tpugraphs_polynormer.simulator.families.recommendation import recommender
 from tpugraphs_polynormer.simulator.families.vision import plain_cnn, residual_cnn, unet, unet_3d
 
 FAMILIES: dict[str, Callable[[Draw], Module]] = {
-    family.__name__: family
-    for family in (residual_cnn, unet, unet_3d, plain_cnn, recommender, recurrent, transformer)
+    family.__name__: family for family in (residual_cnn, unet, unet_3d, plain_cnn, recommender, recurrent, transformer)
 }
 # The families of a source; a family that is named twice is drawn twice as often.
 SOURCES: dict[str, tuple[str, ...]] = {

@@ -73,9 +73,11 @@ def _pick_seed(entry: Iterable[Instruction], rng: np.random.Generator) -> Instru
 
 def _seed_weight(instruction: Instruction) -> float:
     rank = len(instruction.shape.dimensions)
-    operand_ranks = [] if instruction.dot is None else [
-        len(each) for each in (instruction.dot.first_contracting, instruction.dot.first_batch)
-    ]
+    operand_ranks = (
+        []
+        if instruction.dot is None
+        else [len(each) for each in (instruction.dot.first_contracting, instruction.dot.first_batch)]
+    )
     if rank == 0 or (instruction.opcode == "dot" and (rank != 2 or operand_ranks != [1, 0])):
         return 0.0
     if OPCODE_IDS[instruction.opcode] in ELEMENTWISE:

@@ -84,9 +84,7 @@ def to_float(hlo: ComputationBuilder, words: Words) -> Instruction:
     shift = hlo.shifted(bits, 1)
     beyond = hlo.binary("shift-right-logical", high, hlo.shifted(bits, _ONES - 30))
     rest = hlo.binary("subtract", number(32), shift)
-    joined = hlo.binary(
-        "or", hlo.binary("shift-left", high, rest), hlo.binary("shift-right-logical", low, shift)
-    )
+    joined = hlo.binary("or", hlo.binary("shift-left", high, rest), hlo.binary("shift-right-logical", low, shift))
     top = hlo.select(hlo.compare("GE", shift, number(32)), beyond, joined)
     lost = hlo.binary("and", hlo.binary("shift-right-logical", number(_ONES), rest), low)
     sticky = hlo.select(hlo.compare("NE", lost, number(0)), number(1), number(0))

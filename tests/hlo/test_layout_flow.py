@@ -4,7 +4,8 @@ import numpy as np
 
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.layout_flow import FIXED, ProgramLayouts
-from tpugraphs_polynormer.simulator.builder import F32, ModuleBuilder
+from tpugraphs_polynormer.simulator.array_shapes import F32
+from tpugraphs_polynormer.simulator.builder import ModuleBuilder
 
 
 def test_sources_follow_transposes_and_reduces():

@@ -10,10 +10,11 @@ from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.layout_flow import ProgramLayouts
 from tpugraphs_polynormer.hlo.module import WindowDimension
 from tpugraphs_polynormer.hlo.sampling import draw_indices, gather_layouts
-from tpugraphs_polynormer.simulator.builder import F32, ModuleBuilder
+from tpugraphs_polynormer.simulator.array_shapes import F32
+from tpugraphs_polynormer.simulator.builder import ModuleBuilder
+from tpugraphs_polynormer.simulator.convolutions import convolution_numbers
 from tpugraphs_polynormer.simulator.costs import LayoutCosts, contraction_size, encode_choices, layout_seconds, measure
 from tpugraphs_polynormer.simulator.hardware import TPU_V3
-from tpugraphs_polynormer.simulator.layers import convolution_numbers
 from tpugraphs_polynormer.simulator.programs import FAMILIES, draw_program
 from tpugraphs_polynormer.simulator.scales import SCALES
 from tpugraphs_polynormer.simulator.tile_costs import TileCosts, bounds_features, physical_units

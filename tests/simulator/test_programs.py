@@ -10,7 +10,8 @@ from tpugraphs_polynormer.hlo.choices import enumerate_choices
 from tpugraphs_polynormer.hlo.features import CONVOLUTION_DIMENSIONS, SHAPE_DIMENSIONS, featurize_module
 from tpugraphs_polynormer.hlo.opcodes import CONFIGURABLE_OPCODES, ELEMENTWISE_OPCODES, OPCODE_IDS, OPCODE_NAMES
 from tpugraphs_polynormer.hlo.sampling import draw_candidates
-from tpugraphs_polynormer.simulator.builder import F32, ModuleBuilder, argument_shape
+from tpugraphs_polynormer.simulator.array_shapes import F32, argument_shape
+from tpugraphs_polynormer.simulator.builder import ModuleBuilder
 from tpugraphs_polynormer.simulator.programs import FAMILIES, draw_program
 from tpugraphs_polynormer.simulator.scales import SCALES
 from tpugraphs_polynormer.simulator.tile_costs import TileCosts

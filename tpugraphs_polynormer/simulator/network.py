@@ -8,18 +8,8 @@ from dataclasses import dataclass, replace
 
 from tpugraphs_polynormer.hlo.module import Instruction, Module, Shape
 from tpugraphs_polynormer.simulator import wide_integers
-from tpugraphs_polynormer.simulator.builder import (
-    BF16,
-    F32,
-    S32,
-    S64,
-    U32,
-    ComputationBuilder,
-    GrowingTuple,
-    ModuleBuilder,
-    argument_shape,
-    array_shape,
-)
+from tpugraphs_polynormer.simulator.array_shapes import BF16, F32, S32, S64, U32, argument_shape, array_shape
+from tpugraphs_polynormer.simulator.builder import ComputationBuilder, GrowingTuple, ModuleBuilder
 from tpugraphs_polynormer.simulator.wide_integers import Words
 
 PRECISIONS = {"f32": F32, "bf16": BF16}

@@ -12,7 +12,8 @@ import numpy as np
 from tpugraphs_polynormer.hlo.layout_flow import ELEMENTWISE
 from tpugraphs_polynormer.hlo.module import ConvolutionDimensions, Instruction, Module, Shape
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_IDS
-from tpugraphs_polynormer.simulator.builder import ModuleBuilder, array_shape
+from tpugraphs_polynormer.simulator.array_shapes import array_shape
+from tpugraphs_polynormer.simulator.builder import ModuleBuilder
 from tpugraphs_polynormer.simulator.hardware import TPU_V3
 from tpugraphs_polynormer.simulator.tile_costs import TileCosts, bounds_features
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tpugraphs_polynormer.hlo.module import Instruction, Shape
-from tpugraphs_polynormer.simulator.builder import F32, S32, S64, TUPLE, U32, ComputationBuilder, array_shape
+from tpugraphs_polynormer.simulator.array_shapes import F32, S32, S64, TUPLE, U32, array_shape
+from tpugraphs_polynormer.simulator.builder import ComputationBuilder
 
 _ONES = (1 << 32) - 1
 

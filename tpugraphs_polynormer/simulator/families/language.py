@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tpugraphs_polynormer.hlo.module import Instruction, Module
 from tpugraphs_polynormer.simulator import wide_integers
-from tpugraphs_polynormer.simulator.builder import F32, S32, S64, U32
+from tpugraphs_polynormer.simulator.array_shapes import F32, S32, S64, U32
 from tpugraphs_polynormer.simulator.draw import Draw
 from tpugraphs_polynormer.simulator.families.loops import lstm
 from tpugraphs_polynormer.simulator.layers import Layers

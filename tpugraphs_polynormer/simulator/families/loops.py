@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tpugraphs_polynormer.hlo.module import Instruction, Shape
-from tpugraphs_polynormer.simulator.builder import PRED, S32, TUPLE, ComputationBuilder
+from tpugraphs_polynormer.simulator.array_shapes import PRED, S32, TUPLE
+from tpugraphs_polynormer.simulator.builder import ComputationBuilder
 from tpugraphs_polynormer.simulator.layers import Layers
 
 Step = Callable[[ComputationBuilder, Instruction, list[Instruction]], list[Instruction]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tpugraphs_polynormer.hlo.module import Instruction, Module
-from tpugraphs_polynormer.simulator.builder import PRED, S32
+from tpugraphs_polynormer.simulator.array_shapes import PRED, S32
 from tpugraphs_polynormer.simulator.draw import Draw
 from tpugraphs_polynormer.simulator.layers import Layers
 

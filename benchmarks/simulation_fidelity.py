@@ -18,12 +18,22 @@ from real_data import REAL_DATA
 from scipy.stats import kendalltau
 
 from tpugraphs_polynormer.archives.npz import LayoutArchive, TileArchive, read_archive, relative_costs
-from tpugraphs_polynormer.catalog import TYPICAL_NOISE
+from tpugraphs_polynormer.catalog import SPLITS, TYPICAL_NOISE
 from tpugraphs_polynormer.ranking.metrics import tau_beyond_noise
 from tpugraphs_polynormer.simulator.costs import layout_seconds
 from tpugraphs_polynormer.simulator.tile_costs import TileCosts
 
 ROW = "{:<38} {:>10} {:>8} {:>9} {:>13} {:>6}"
+
+
+def find_archives(folder: Path) -> list[Path]:
+    """The archives with measured runtimes: layouts first, then tiles; the official tree after the other files."""
+    official = folder / "official" / "npz"
+    found = []
+    for kind in ("layout", "tile"):
+        found += sorted((folder / kind).glob("*.npz"))
+        found += [path for path in sorted((official / kind).rglob("*.npz")) if path.parent.name != "test"]
+    return found
 
 
 def predict(archive: LayoutArchive | TileArchive, most: int | None) -> tuple[np.ndarray, np.ndarray]:
@@ -41,9 +51,10 @@ def describe(path: Path, most: int | None) -> str:
     predicted, measured = predict(read_archive(path), most)
     tau = kendalltau(predicted, measured).statistic
     top = measured[np.argsort(predicted, kind="stable")[:5]].min() / measured.min()
+    name = f"{path.stem[:30]} {path.parent.name}" if path.parent.name in SPLITS else path.stem
     spread = f"{measured.max() / measured.min():.3f}"
     clear = tau_beyond_noise(measured, -predicted, TYPICAL_NOISE)
-    return ROW.format(path.stem[:38], len(measured), spread, f"{tau:.3f}", f"{clear:.3f}", f"{2 - top:.3f}")
+    return ROW.format(name[:38], len(measured), spread, f"{tau:.3f}", f"{clear:.3f}", f"{2 - top:.3f}")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -52,9 +63,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="at most 100 candidates of each archive: does it run?")
     arguments = parser.parse_args(argv)
     folder = arguments.folder
-    paths = sorted((folder / "tpugraphs" / "layout").glob("*.npz")) + sorted(
-        (folder / "tpugraphs" / "tile").glob("*.npz")
-    )
+    paths = find_archives(folder / "tpugraphs")
     if not paths:
         print(f"no real archives below {folder}/tpugraphs: set TPUGRAPHS_REAL_DATA", file=sys.stderr)
         return 1

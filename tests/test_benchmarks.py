@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-REAL = {"epoch_against_torch", "featurize", "node_classification", "real_alexnet", "simulation_fidelity"}
+REAL = {
+    "epoch_against_torch",
+    "featurize",
+    "node_classification",
+    "program_statistics",
+    "real_alexnet",
+    "simulation_fidelity",
+}
 # Benchmark -> the beginnings of the lines of its table, without numbers.
 TABLES = {
     "attention": ["| formulation |", "|---", "| fused |", "| segments |", "| unsorted |", "| xla |"],
@@ -67,9 +74,16 @@ TABLES = {
     ],
     "checksums": [" unchecked:", "   checked:", "a step, checked against unchecked:"],
     "tpu_step": ["| step | chip |", "|---", "| demo/tile_xla | v4:2x2x1 | yes |"],
-    "simulation_fidelity": ["real graph ", "alexnet_train_batch_32 ", "unet_3d.4x4.bf16 ", "copy.24", "fusion.181"],
+    "simulation_fidelity": ["real graph ", "alexnet_train_batch_32 ", "unet_3d.4x4.bf16 ", "unet3d train", "copy.24"],
+    "program_statistics": [
+        "| statistic | real xla |",
+        "|---",
+        *("| get-tuple-element |", "| constant |", "| distance of opcodes |", "| rank 5 |", "| distance of ranks |"),
+        *("| bf16 |", "| distance of element types |", "|---", "| alexnet_train_batch_32 |"),
+        "opcodes of the real archives: ",
+    ],
 }
-FAST = {"epoch_against_torch", "featurize", "node_classification", "simulation_fidelity"}
+FAST = {"epoch_against_torch", "featurize", "node_classification", "program_statistics", "simulation_fidelity"}
 
 
 def test_every_benchmark_is_run_here():

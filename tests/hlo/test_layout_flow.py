@@ -4,13 +4,14 @@ import numpy as np
 
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.layout_flow import FIXED, ProgramLayouts
-from tpugraphs_polynormer.simulator.builder import F32, ModuleBuilder
+from tpugraphs_polynormer.simulator.array_shapes import F32
+from tpugraphs_polynormer.simulator.builder import ModuleBuilder
 
 
 def test_sources_follow_transposes_and_reduces():
     module = ModuleBuilder("source")
     main = module.computation("main")
-    value = main.dot(main.parameter((4, 16, 8), F32), main.parameter((4, 8, 24), F32), (4, 16, 24))
+    value = main.dot(main.parameter((4, 16, 8), F32), main.parameter((4, 8, 24), F32), ((2,), (1,)), ((0,), (0,)))
     turned = main.transpose(value, (2, 0, 1))  # [24, 4, 16]
     main.finish(main.tuple([main.reduce(turned, (1,))]))  # [24, 16]
     arrays = featurize_module(module.build())

@@ -7,12 +7,18 @@ from tpugraphs_polynormer.hlo.shapes import element_bytes, padded_elements, roun
 
 
 def test_padding_is_to_8_sublanes_and_128_lanes():
-    assert padded_elements((3, 5), (1, 0)) == 8 * 128
-    assert padded_elements((3, 129), (1, 0)) == 8 * 256
+    assert padded_elements((5, 5), (1, 0)) == 8 * 128
+    assert padded_elements((7, 129), (1, 0)) == 8 * 256
     assert padded_elements((3, 129), (0, 1)) == 128 * 136
-    assert padded_elements((2, 9, 5, 100), (3, 0, 2, 1)) == 8 * 9 * 5 * 128
+    assert padded_elements((9, 9, 5, 100), (3, 0, 2, 1)) == 16 * 9 * 5 * 128
     assert padded_elements((130,), (0,)) == 256
     assert padded_elements((), ()) == 1
+
+
+def test_few_rows_have_a_smaller_tile():
+    """As in the real unet_3d program: f32[3,3,3,4,32]{4,3,2,1,0:T(4,128)}."""
+    assert padded_elements((3, 3, 3, 4, 32), (4, 3, 2, 1, 0)) == 27 * 4 * 128
+    assert [padded_elements((rows, 128), (1, 0)) // 128 for rows in range(1, 10)] == [1, 2, 4, 4, 8, 8, 8, 8, 16]
 
 
 def test_rounding_up():

@@ -8,9 +8,12 @@ from tpugraphs_polynormer.archives.npz import read_archive
 from tpugraphs_polynormer.hlo.choices import enumerate_choices
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.layout_flow import ProgramLayouts
+from tpugraphs_polynormer.hlo.module import WindowDimension
 from tpugraphs_polynormer.hlo.sampling import draw_indices, gather_layouts
-from tpugraphs_polynormer.simulator.builder import F32, ModuleBuilder
-from tpugraphs_polynormer.simulator.costs import LayoutCosts, encode_choices, layout_seconds, measure
+from tpugraphs_polynormer.simulator.array_shapes import F32
+from tpugraphs_polynormer.simulator.builder import ModuleBuilder
+from tpugraphs_polynormer.simulator.convolutions import convolution_numbers
+from tpugraphs_polynormer.simulator.costs import LayoutCosts, contraction_size, encode_choices, layout_seconds, measure
 from tpugraphs_polynormer.simulator.hardware import TPU_V3
 from tpugraphs_polynormer.simulator.programs import FAMILIES, draw_program
 from tpugraphs_polynormer.simulator.scales import SCALES
@@ -29,7 +32,7 @@ def dot_program(follow=()):
     """A program: x [32, 64] times w [64, 256], then a chain of elementwise opcodes, returned in a tuple."""
     module = ModuleBuilder("dot")
     main = module.computation("main")
-    value = main.dot(main.parameter((32, 64), F32), main.parameter((64, 256), F32), (32, 256))
+    value = main.dot(main.parameter((32, 64), F32), main.parameter((64, 256), F32))
     for opcode in follow:
         value = main.unary(opcode, value)
     main.finish(main.tuple([value]))
@@ -72,6 +75,68 @@ def test_operand_layouts_are_hidden_behind_the_transfer():
     """The transposition of an operand for the systolic array costs nothing here, as in the real alexnet archive."""
     rows = [setting(LAST_MINOR, a, b) for a in (LAST_MINOR, FIRST_MINOR) for b in (LAST_MINOR, FIRST_MINOR)]
     assert len(set(price(dot_program(), rows).tolist())) == 1
+
+
+def test_exchanged_minor_dims_of_an_operand_are_free_and_others_pass_the_cross_lane_unit():
+    """A convolution's input [2, 8, 8, 128] with features and batch minor is taken as it is, with columns minor not."""
+    module = ModuleBuilder("turn")
+    main = module.computation("main")
+    dims = (8, 256, 256, 128)
+    value = main.reshape(main.parameter((8, 256 * 256 * 128), F32), dims)
+    kernel = main.parameter((1, 1, 128, 1), F32)
+    window = [WindowDimension(1, 1, 0, 0, 1, 1)] * 2
+    made = main.convolution(value, kernel, (*dims[:3], 1), window, convolution_numbers(4, "forward"))
+    main.finish(main.tuple([made]))
+    arrays = featurize_module(module.build())
+    nodes = np.array([1, 3])
+    convolution = setting((3, 0), (3, 0), (3, 2))
+    reshapes = [setting(layout, (1, 0)) for layout in ((3, 0, 2, 1), (0, 3, 2, 1), (3, 2, 1, 0))]
+    candidates = np.array([[row, convolution] for row in reshapes], dtype=np.int8)
+    choices, _ = encode_choices(candidates)
+    graph = (arrays.node_feat, arrays.node_opcode, arrays.edge_index, nodes)
+    (operator,) = LayoutCosts(ProgramLayouts(*graph, choices))._operators
+    ((source, table),) = operator.turns
+    layouts = [tuple(row[:4].tolist()) for row in choices[0]]
+    assert source == 0 and table.shape == (1, 3)
+    seconds = dict(zip(layouts, table[0].tolist(), strict=True))
+    assert seconds[3, 0, 2, 1] == seconds[0, 3, 2, 1] == 0
+    assert seconds[3, 2, 1, 0] == pytest.approx(8 * 256 * 256 * 128 / TPU_V3.transpose_rate)
+
+
+def test_space_fills_the_tile_of_a_small_batch():
+    """[2, 16, 16, 32]: features are padded to 128 lanes or to 8 rows, the batch of 2 in neither place."""
+    for batch, sizes in ((2, (2 * 256 * 128, 2 * 256 * 32)), (16, (16 * 256 * 128, 128 * 256 * 32))):
+        module = ModuleBuilder("small")
+        main = module.computation("main")
+        main.finish(main.parameter((batch, 16, 16, 32), F32))
+        arrays = featurize_module(module.build())
+        graph = (arrays.node_feat, arrays.node_opcode, arrays.edge_index)
+        program = ProgramLayouts(*graph, np.zeros(0, np.int64), [])
+        assert tuple(program.padded_size(0, layout) for layout in ((3, 0, 2, 1), (0, 3, 2, 1))) == sizes
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "over", "batch", "contracted"),
+    [
+        ((512, 27, 128), None, ((2,), (2,)), ((0,), (0,)), 128),  # a recommender: one operand, twice
+        ((8, 128, 12, 64), (8, 128, 12, 64), ((3,), (3,)), ((0, 2), (0, 2)), 64),  # attention: batch dims not leading
+        ((8, 12, 128, 100), (8, 100, 12, 64), ((3,), (1,)), ((0, 1), (0, 2)), 100),
+        ((8, 128, 768), (768, 12, 64), ((2,), (0,)), ((), ()), 768),
+        ((8, 128, 12, 64), (12, 64, 768), ((2, 3), (0, 1)), ((), ()), 768),
+        ((256, 256), (256, 256), ((1,), (0,)), ((), ()), 256),
+    ],
+)
+def test_the_contraction_of_a_dot_is_found_without_its_dimension_numbers(first, second, over, batch, contracted):
+    module = ModuleBuilder("contraction")
+    main = module.computation("main")
+    one = main.parameter(first, F32)
+    dot = main.dot(one, one if second is None else main.parameter(second, F32), over, batch)
+    main.finish(dot)
+    arrays = featurize_module(module.build())
+    graph = (arrays.node_feat, arrays.node_opcode, arrays.edge_index)
+    program = ProgramLayouts(*graph, np.zeros(0, np.int64), [])
+    node = arrays.positions[dot.id]
+    assert contraction_size(program, node, program.operands[node]) == contracted
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))

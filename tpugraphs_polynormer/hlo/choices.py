@@ -13,10 +13,10 @@ minor-most on, padded with -1; six -1 leave that tensor to the compiler. The rea
   a bitcast: runs of dims with equal products move as one, and dims of size 1 go to the major end. A reshape between a
   scalar and a one-element tensor leaves everything to the compiler (the default) or names the one dim.
 
-The default of convolutions and dots is the order with the least padding (the minor dim to 128, the next to 8), and the
-last dim minor if both orders need the same; the default of reshapes is the last dim minor. The default runs of the
-files agree for 25 of alexnet's 26 nodes and 60 of unet's 62. In these files, nodes with equal opcode, default and
-choices always share one choice.
+The default of convolutions and dots is the order with the least padding (see shapes.py), and the last dim minor if both
+orders need the same; the default of reshapes is the last dim minor. The default runs of the files agree for 25 of
+alexnet's 26 nodes and 60 of unet's 62. In these files, nodes with equal opcode, default and choices always share one
+choice.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import numpy as np
 
 from tpugraphs_polynormer.hlo.features import DIMENSIONS, MINOR_TO_MAJOR, SHAPE_DIMENSIONS
 from tpugraphs_polynormer.hlo.opcodes import ELEMENTWISE_OPCODES, FREE_OPCODES, OPCODE_IDS
-from tpugraphs_polynormer.hlo.shapes import padded_elements
+from tpugraphs_polynormer.hlo.shapes import SUBLANES, padded_elements
 
 FIXED = -1  # the source of a layout that no candidate can change
 Layout = tuple[int, ...]
@@ -157,4 +157,14 @@ class ProgramLayouts:
 
     def padded(self, node: int) -> np.ndarray:
         """float64 [choices of the source]: elements of the node's padded buffer."""
-        return np.array([padded_elements(self.dims[node], each) for each in self.nodes[node].layouts], dtype=np.float64)
+        return np.array([self.padded_size(node, each) for each in self.nodes[node].layouts], dtype=np.float64)
+
+    def padded_size(self, node: int, layout: Layout) -> int:
+        """Elements of the node's padded buffer in a layout.
+
+        XLA moves space into the batch of images with a small batch (its space-to-batch pass), so that no padding of
+        the batch remains.
+        """
+        dims = self.dims[node]
+        small = len(dims) >= 4 and dims[0] < SUBLANES
+        return padded_elements(dims, layout, filled=0 if small else None)

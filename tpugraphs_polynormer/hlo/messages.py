@@ -1,4 +1,4 @@
-"""The protobuf messages of XLA and TpuGraphs, reduced to the fields that the features need and built at run time.
+"""The protobuf messages of XLA and TpuGraphs, reduced to the fields of `module.py` and built at run time.
 
 The protobuf package parses them in C: it limits nesting, checks lengths and merges repeated singular fields, as the
 official tool does. Strings are declared as bytes (the same on the wire), so that a name that is not UTF-8 can be read.
@@ -28,14 +28,37 @@ _FIELDS = {
     "SliceDimension": "1 start int64, 2 limit int64, 3 stride int64",
     "PaddingDimension": "1 low int64, 2 high int64, 3 interior int64",
     "Padding": "1 dimensions PaddingDimension*",
+    "DotDimensions": (
+        "1 first_contracting int64*, 2 second_contracting int64*, 3 first_batch int64*, 4 second_batch int64*"
+    ),
+    "GatherDimensions": (
+        "1 offset_dims int64*, 2 collapsed_slice_dims int64*, 3 start_index_map int64*, 4 index_vector_dim int64"
+    ),
+    "ScatterDimensions": (
+        "1 update_window_dims int64*, 2 inserted_window_dims int64*, 3 scatter_dims_to_operand_dims int64*, "
+        "4 index_vector_dim int64"
+    ),
+    # Sixteen-bit floats are bytes, two for each element.
+    "Literal": (
+        "1 shape Shape, 2 preds bool*, 4 s32s int32*, 5 s64s int64*, 6 u32s uint32*, 7 u64s uint64*, 8 f32s float*, "
+        "9 f64s double*, 11 f16s bytes, 13 bf16s bytes"
+    ),
+    "ProgramShape": "1 parameters Shape*, 2 result Shape, 3 parameter_names bytes*",
+    # A literal is read as bytes: the same on the wire as the message, and its values are not looked at.
     "Instruction": (
-        "1 name bytes, 2 opcode bytes, 3 shape Shape, 9 parameter_number int64, 14 dimensions int64*, "
-        "15 window Window, 16 convolution ConvolutionDimensions, 17 slice_dimensions SliceDimension*, "
-        "20 dynamic_slice_sizes int64*, 21 padding Padding, 35 id int64, 36 operand_ids int64*, "
-        "38 called_computation_ids int64*, 50 feature_group_count int64, 58 batch_group_count int64, 60 is_stable bool"
+        "1 name bytes, 2 opcode bytes, 3 shape Shape, 8 literal bytes, 9 parameter_number int64, 11 fusion_kind bytes, "
+        "13 tuple_index int64, 14 dimensions int64*, 15 window Window, 16 convolution ConvolutionDimensions, "
+        "17 slice_dimensions SliceDimension*, 20 dynamic_slice_sizes int64*, 21 padding Padding, "
+        "23 distribution int32, 28 custom_call_target bytes, 29 outfeed_shape Shape, 30 dot DotDimensions, "
+        "33 gather GatherDimensions, 34 gather_slice_sizes int64*, 35 id int64, 36 operand_ids int64*, "
+        "38 called_computation_ids int64*, 48 scatter ScatterDimensions, 50 feature_group_count int64, "
+        "58 batch_group_count int64, 60 is_stable bool, 63 comparison_direction bytes"
     ),
     "Computation": "1 name bytes, 2 instructions Instruction*, 5 id int64, 6 root_id int64",
-    "Module": "1 name bytes, 2 entry_computation_name bytes, 3 computations Computation*, 6 entry_computation_id int64",
+    "Module": (
+        "1 name bytes, 2 entry_computation_name bytes, 3 computations Computation*, 4 program_shape ProgramShape, "
+        "5 id int64, 6 entry_computation_id int64"
+    ),
     "HloProto": "1 module Module",
     "TileSizes": "1 kernel_bounds int64*, 2 output_bounds int64*, 3 input_bounds int64*, 4 iteration_bounds int64*",
     "OpCandidate": "1 tile_sizes TileSizes",

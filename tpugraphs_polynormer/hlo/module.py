@@ -1,4 +1,4 @@
-"""Records of an HLO module, with only the fields that the TpuGraphs features need."""
+"""Records of an HLO module: the fields of the TpuGraphs features, and those that make a module valid for XLA."""
 
 from __future__ import annotations
 
@@ -62,8 +62,42 @@ class PaddingDimension:
 
 
 @dataclass(frozen=True, slots=True)
+class DotDimensions:
+    """The dimensions that a dot contracts and those that it only pairs (batch), of its first and second operand."""
+
+    first_contracting: tuple[int, ...] = ()
+    second_contracting: tuple[int, ...] = ()
+    first_batch: tuple[int, ...] = ()
+    second_batch: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GatherDimensions:
+    """The roles of the dimensions of a gather's result, operand and indices."""
+
+    offset_dims: tuple[int, ...] = ()
+    collapsed_slice_dims: tuple[int, ...] = ()
+    start_index_map: tuple[int, ...] = ()
+    index_vector_dim: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterDimensions:
+    """The roles of the dimensions of a scatter's updates, operand and indices."""
+
+    update_window_dims: tuple[int, ...] = ()
+    inserted_window_dims: tuple[int, ...] = ()
+    scatter_dims_to_operand_dims: tuple[int, ...] = ()
+    index_vector_dim: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Instruction:
-    """One HLO instruction; absent optional fields are 0 or empty, as in the protobuf."""
+    """One HLO instruction; absent optional fields are 0 or empty, as in the protobuf.
+
+    No feature depends on the fields from `literal` on; XLA needs them to accept the module. `literal` is a serialized
+    LiteralProto, because programs with stored weights have large ones that nobody looks into.
+    """
 
     id: int
     opcode: str
@@ -81,6 +115,17 @@ class Instruction:
     feature_group_count: int = 0
     batch_group_count: int = 0
     is_stable: bool = False
+    literal: bytes = b""
+    fusion_kind: str = ""
+    tuple_index: int = 0
+    distribution: int = 0  # of rng: 1 is uniform, 2 normal
+    custom_call_target: str = ""
+    outfeed_shape: Shape | None = None
+    dot: DotDimensions | None = None
+    gather: GatherDimensions | None = None
+    gather_slice_sizes: tuple[int, ...] = ()
+    scatter: ScatterDimensions | None = None
+    comparison_direction: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from tpugraphs_polynormer.hlo.features import ELEMENT_TYPE, ELEMENT_TYPE_ORDER
 
 # A vector register and the native memory tile are 8 x 128 elements.
 LANES = 128  # the minor-most dimension is padded to a multiple of this
-SUBLANES = 8  # and the next one to a multiple of this
+SUBLANES = 8  # and the next one to a multiple of this, or to 1, 2 or 4 if it is not larger
 
 # Bytes of an element, by XLA PrimitiveType number; types that are no array are missing and take none.
 _ELEMENT_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 2, 8: 4, 9: 8, 10: 2, 11: 4, 12: 8, 15: 8, 16: 2, 18: 16}
@@ -22,16 +22,20 @@ def round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def padded_elements(dims: Sequence[int], minor_to_major: Sequence[int]) -> int:
-    """The number of elements that a padded buffer occupies; `minor_to_major` orders its dimensions."""
-    if not dims:
-        return 1
+def padded_elements(dims: Sequence[int], minor_to_major: Sequence[int], *, filled: int | None = None) -> int:
+    """The number of elements that a padded buffer occupies; `minor_to_major` orders its dimensions.
+
+    The dimension `filled` is not padded, because something else fills its tile.
+    """
     total = math.prod(dims)
-    lane = dims[minor_to_major[0]]
-    total = total // lane * round_up(lane, LANES) if lane else 0
-    if len(dims) > 1 and total:
-        sublane = dims[minor_to_major[1]]
-        total = total // sublane * round_up(sublane, SUBLANES)
+    if not dims or not total:
+        return total
+    lane = minor_to_major[0]
+    if lane != filled:
+        total = total // dims[lane] * round_up(dims[lane], LANES)
+    if len(dims) > 1 and (row := minor_to_major[1]) != filled:
+        # A dimension of one to four rows has a tile of 1, 2 or 4 rows: real programs record T(4,128) and the like.
+        total = total // dims[row] * round_up(dims[row], min(SUBLANES, 1 << (dims[row] - 1).bit_length()))
     return total
 
 

@@ -1,32 +1,39 @@
-"""A builder of HLO modules: assigns ids, keeps topological order and infers shapes."""
+"""A builder of HLO modules: assigns ids, keeps topological order, infers shapes and shares equal instructions.
+
+Equal instructions are made once, and those that nothing uses are dropped when a computation is finished, as XLA's own
+passes do: real programs share their constants and broadcasts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
 
 from tpugraphs_polynormer.hlo.module import (
     Computation,
     ConvolutionDimensions,
+    DotDimensions,
     Instruction,
     Module,
+    PaddingDimension,
     Shape,
     SliceDimension,
     WindowDimension,
 )
+from tpugraphs_polynormer.hlo.writer import serialize_literal
+from tpugraphs_polynormer.simulator.array_shapes import PRED, S32, TOKEN, TUPLE, array_shape
 
-PRED, S32, F32, TUPLE, BF16 = 1, 4, 11, 13, 16  # XLA PrimitiveType numbers
-
-
-def array_shape(dims: Sequence[int], element_type: int) -> Shape:
-    """An array shape with the last dimension minor."""
-    return Shape(element_type, tuple(dims), minor_to_major=tuple(range(len(dims) - 1, -1, -1)))
+_EFFECTS = frozenset(("parameter", "infeed", "outfeed"))  # kept although nothing uses them
+_NEVER_EQUAL = _EFFECTS | {"rng", "after-all", "while", "custom-call"}
 
 
-def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Low and high padding that gives ceil(size / stride) outputs."""
-    total = max(0, (-(-size // stride) - 1) * stride + kernel - size)
-    return total // 2, total - total // 2
+@lru_cache(maxsize=4096)
+def _scalar_literal(element_type: int, value: float) -> bytes:
+    return serialize_literal(array_shape((), element_type), np.array([value]))
 
 
 class ModuleBuilder:
@@ -52,15 +59,39 @@ class ModuleBuilder:
         return computation.id
 
     def scalar_computation(self, opcode: str, element_type: int) -> int:
-        """The id of a computation of two scalars, such as a reduce calls."""
+        """The id of a new computation of two scalars, such as a reduce calls; "compare" compares for "at least"."""
         body = self.computation(f"{opcode}_computation")
         first, second = body.parameter((), element_type), body.parameter((), element_type)
-        result = PRED if opcode == "compare" else element_type
-        return body.finish(body.add(opcode, (), (first, second), result))
+        result = body.compare("GE", first, second) if opcode == "compare" else body.binary(opcode, first, second)
+        return body.finish(result)
 
     def build(self) -> Module:
-        """The module; the computation finished last is the entry."""
-        return Module(self._name, tuple(self._computations), self._computations[-1].id)
+        """The module; the computation finished last is the entry. Computations that nothing calls are left out."""
+        called = {self._computations[-1].id}
+        for computation in reversed(self._computations):
+            if computation.id in called:
+                called.update(each for item in computation.instructions for each in item.called_computation_ids)
+        kept = tuple(each for each in self._computations if each.id in called)
+        return Module(self._name, kept, kept[-1].id)
+
+
+class GrowingTuple:
+    """A tuple-shaped instruction whose elements are declared one by one while its computation is built."""
+
+    def __init__(self, builder: ComputationBuilder, holder: Instruction) -> None:
+        self._builder, self._holder = builder, holder
+        self.shapes: list[Shape] = []
+
+    @property
+    def shape(self) -> Shape:
+        """The tuple of all elements declared so far."""
+        return Shape(TUPLE, tuple_shapes=tuple(self.shapes))
+
+    def add(self, shape: Shape) -> Instruction:
+        """The next element."""
+        self.shapes.append(shape)
+        index = len(self.shapes) - 1
+        return self._builder.make("get-tuple-element", shape, (self._holder,), tuple_index=index)
 
 
 class ComputationBuilder:
@@ -70,12 +101,19 @@ class ComputationBuilder:
         self.module = module
         self._name = name
         self._instructions: list[Instruction] = []
+        self._made: dict[tuple, Instruction] = {}
+        self._late_shapes: dict[int, Callable[[], Shape]] = {}  # by id: shapes that are known at the end
         self._num_parameters = 0
 
     def finish(self, root: Instruction) -> int:
-        """Closes the computation and returns its id."""
-        computation = Computation(self.module.new_id(), self._name, root.id, tuple(self._instructions))
-        return self.module.append(computation)
+        """Closes the computation, without the instructions that its result does not need, and returns its id."""
+        used, kept = {root.id}, []
+        for each in reversed(self._instructions):
+            if each.id in used or each.opcode in _EFFECTS:
+                used.update(each.operand_ids)
+                late = self._late_shapes.get(each.id)
+                kept.append(each if late is None else replace(each, shape=late()))
+        return self.module.append(Computation(self.module.new_id(), self._name, root.id, tuple(reversed(kept))))
 
     def add(
         self,
@@ -87,100 +125,184 @@ class ComputationBuilder:
     ) -> Instruction:
         """An instruction with an array result; the default element type is the first operand's."""
         kind = operands[0].shape.element_type if element_type is None else element_type
-        return self._append(opcode, array_shape(dims, kind), operands, fields)
+        return self.make(opcode, array_shape(tuple(dims), kind), operands, **fields)
 
-    def _append(self, opcode: str, shape: Shape, operands: Sequence[Instruction], fields: dict) -> Instruction:
-        return self.copy(Instruction(0, opcode, shape, **fields), operands)
+    def make(self, opcode: str, shape: Shape, operands: Sequence[Instruction] = (), **fields: object) -> Instruction:
+        """An instruction of any shape, or the equal one that exists."""
+        operand_ids = tuple([each.id for each in operands])
+        key = (opcode, shape, operand_ids, tuple(fields.items()))
+        if opcode not in _NEVER_EQUAL and (equal := self._made.get(key)) is not None:
+            return equal
+        identifier = self.module.new_id()
+        made = Instruction(identifier, opcode, shape, f"{opcode}.{identifier}", operand_ids, **fields)
+        self._instructions.append(made)
+        self._made[key] = made
+        return made
 
     def copy(
-        self, instruction: Instruction, operands: Sequence[Instruction], called: Sequence[int] = ()
+        self, instruction: Instruction, operands: Sequence[Instruction] = (), called: Sequence[int] = ()
     ) -> Instruction:
-        """A copy of an instruction, with a new id, with operands of this computation and, where given, its callees."""
+        """A copy of an instruction of any module, with operands of this computation and its own callees."""
         identifier = self.module.new_id()
         made = replace(
             instruction,
             id=identifier,
             name=f"{instruction.opcode}.{identifier}",
             operand_ids=tuple(each.id for each in operands),
-            called_computation_ids=tuple(called) or instruction.called_computation_ids,
+            called_computation_ids=tuple(called),
         )
         self._instructions.append(made)
         return made
 
     def parameter(self, dims: Sequence[int], element_type: int) -> Instruction:
         """The computation's next parameter."""
-        self._num_parameters += 1
-        return self.add("parameter", dims, (), element_type, parameter_number=self._num_parameters - 1)
+        return self.shaped_parameter(array_shape(tuple(dims), element_type))
 
-    def tuple_parameter(self, shapes: Sequence[Shape]) -> Instruction:
-        """A tuple as the computation's next parameter."""
+    def shaped_parameter(self, shape: Shape) -> Instruction:
+        """The computation's next parameter, an array with its own layout or a tuple."""
         self._num_parameters += 1
-        return self._append("parameter", Shape(TUPLE, tuple_shapes=tuple(shapes)), (), {})
+        return self.make("parameter", shape, parameter_number=self._num_parameters - 1)
+
+    def tuple_parameter(self) -> GrowingTuple:
+        """The computation's next parameter, a tuple whose elements are declared one by one."""
+        parameter = self.shaped_parameter(Shape(TUPLE))
+        growing = GrowingTuple(self, parameter)
+        self._late_shapes[parameter.id] = lambda: growing.shape
+        return growing
+
+    def infeed(self) -> GrowingTuple:
+        """A tuple from the host, whose elements are declared one by one."""
+        token = self.make("after-all", TOKEN)
+        infeed = self.make("infeed", Shape(TUPLE), (token,))
+        data = self.make("get-tuple-element", Shape(TUPLE), (infeed,))
+        growing = GrowingTuple(self, data)
+        self._late_shapes[data.id] = lambda: growing.shape
+        self._late_shapes[infeed.id] = lambda: Shape(TUPLE, tuple_shapes=(growing.shape, TOKEN))
+        return growing
+
+    def outfeed(self, values: Sequence[Instruction]) -> Instruction:
+        """Sends values to the host."""
+        token, packed = self.make("after-all", TOKEN), self.tuple(values)
+        return self.make("outfeed", TOKEN, (packed, token), outfeed_shape=packed.shape)
 
     def tuple(self, values: Sequence[Instruction]) -> Instruction:
         """A tuple of the values."""
-        return self._append("tuple", Shape(TUPLE, tuple_shapes=tuple(each.shape for each in values)), values, {})
+        shapes = tuple(each.shape for each in values)
+        return self.make("tuple", Shape(TUPLE, tuple_shapes=shapes), values)
 
     def loop(self, state: Instruction, condition: int, body: int) -> Instruction:
         """A while loop over a tuple state."""
-        return self._append("while", state.shape, (state,), {"called_computation_ids": (body, condition)})
+        return self.make("while", state.shape, (state,), called_computation_ids=(body, condition))
 
     def element(self, value: Instruction, index: int) -> Instruction:
         """One element of a tuple."""
-        return self._append("get-tuple-element", value.shape.tuple_shapes[index], (value,), {})
+        shape = value.shape.tuple_shapes[index]
+        return self.make("get-tuple-element", shape, (value,), tuple_index=index)
 
-    def constant(self, element_type: int) -> Instruction:
-        """A scalar constant (no feature depends on its value)."""
-        return self.add("constant", (), (), element_type)
+    def constant(self, element_type: int, value: float) -> Instruction:
+        """A scalar constant."""
+        return self.add("constant", (), (), element_type, literal=_scalar_literal(element_type, value))
 
-    def full(self, dims: Sequence[int], element_type: int) -> Instruction:
+    def array_constant(self, values: np.ndarray, element_type: int) -> Instruction:
+        """A constant array."""
+        literal = serialize_literal(array_shape(values.shape, element_type), values)
+        return self.add("constant", values.shape, (), element_type, literal=literal)
+
+    def full(self, dims: Sequence[int], element_type: int, value: float) -> Instruction:
         """A constant, broadcast to a shape."""
-        return self.broadcast(self.constant(element_type), dims, ())
+        constant = self.constant(element_type, value)
+        return self.broadcast(constant, dims, ()) if len(dims) else constant
 
     def broadcast(self, value: Instruction, dims: Sequence[int], dimensions: Sequence[int]) -> Instruction:
         """A broadcast value, whose dimension i becomes dimension `dimensions[i]` of the result."""
         return self.add("broadcast", dims, (value,), dimensions=tuple(dimensions))
 
+    def iota(self, dims: Sequence[int], dimension: int, element_type: int = S32) -> Instruction:
+        """The index along one dimension."""
+        return self.add("iota", dims, (), element_type, dimensions=(dimension,))
+
     def unary(self, opcode: str, value: Instruction) -> Instruction:
         """An elementwise instruction of one operand."""
         return self.add(opcode, value.shape.dimensions, (value,))
 
+    def convert(self, value: Instruction, element_type: int, opcode: str = "convert") -> Instruction:
+        """The value as another element type, by value or, with "bitcast-convert", by bits."""
+        if value.shape.element_type == element_type:
+            return value
+        return self.add(opcode, value.shape.dimensions, (value,), element_type)
+
     def binary(self, opcode: str, first: Instruction, second: Instruction) -> Instruction:
         """An elementwise instruction of two operands with equal shapes."""
-        if first.shape.dimensions != second.shape.dimensions:
-            raise ValueError(f"{opcode}: shapes {first.shape.dimensions} and {second.shape.dimensions} differ")
+        _check_equal(opcode, first, second)
         return self.add(opcode, first.shape.dimensions, (first, second))
 
-    def scaled(self, value: Instruction) -> Instruction:
-        """The value times some constant."""
-        return self.binary("multiply", value, self.full(value.shape.dimensions, value.shape.element_type))
+    def compare(self, direction: str, first: Instruction, second: Instruction) -> Instruction:
+        """Where first EQ, NE, GT, GE, LT or LE second."""
+        _check_equal("compare", first, second)
+        return self.add("compare", first.shape.dimensions, (first, second), PRED, comparison_direction=direction)
 
-    def select_positive(self, test: Instruction, value: Instruction) -> Instruction:
-        """The value where `test` is positive, zero elsewhere."""
-        zero = self.full(value.shape.dimensions, value.shape.element_type)
-        mask = self.add("compare", value.shape.dimensions, (test, zero), PRED)
-        return self.add("select", value.shape.dimensions, (mask, value, zero), value.shape.element_type)
+    def select(self, mask: Instruction, first: Instruction, second: Instruction) -> Instruction:
+        """The first value where the mask is true, the second elsewhere."""
+        _check_equal("select", first, second)
+        return self.add("select", first.shape.dimensions, (mask, first, second), first.shape.element_type)
+
+    def scaled(self, value: Instruction, factor: float) -> Instruction:
+        """The value times a constant."""
+        return self.binary("multiply", value, self.full(value.shape.dimensions, value.shape.element_type, factor))
+
+    def shifted(self, value: Instruction, term: float) -> Instruction:
+        """The value plus a constant."""
+        return self.binary("add", value, self.full(value.shape.dimensions, value.shape.element_type, term))
 
     def reduce(self, value: Instruction, dimensions: Sequence[int], opcode: str = "add") -> Instruction:
         """A value reduced along the dimensions."""
         kind = value.shape.element_type
         dims = [size for dim, size in enumerate(value.shape.dimensions) if dim not in dimensions]
         called = (self.module.scalar_computation(opcode, kind),)
-        operands = (value, self.constant(kind))
+        operands = (value, self.constant(kind, _neutral(opcode)))
         return self.add("reduce", dims, operands, dimensions=tuple(dimensions), called_computation_ids=called)
 
+    def all_reduce(self, value: Instruction) -> Instruction:
+        """The sum of a value over all replicas."""
+        called = (self.module.scalar_computation("add", value.shape.element_type),)
+        return self.add("all-reduce", value.shape.dimensions, (value,), called_computation_ids=called)
+
     def reshape(self, value: Instruction, dims: Sequence[int]) -> Instruction:
-        """The same elements in another shape."""
-        return self.add("reshape", dims, (value,))
+        """The same elements in another shape; the value itself if it has this shape."""
+        if math.prod(dims) != math.prod(value.shape.dimensions):
+            raise ValueError(f"reshape: {value.shape.dimensions} does not hold as many elements as {tuple(dims)}")
+        return value if tuple(dims) == value.shape.dimensions else self.add("reshape", dims, (value,))
 
     def transpose(self, value: Instruction, order: Sequence[int]) -> Instruction:
-        """Dimension i of the result is dimension `order[i]` of the value."""
-        dims = [value.shape.dimensions[dim] for dim in order]
-        return self.add("transpose", dims, (value,), dimensions=tuple(order))
+        """Dimension i of the result is dimension `order[i]` of the value; its layout makes it a bitcast, as in XLA."""
+        order = tuple(order)
+        if order == tuple(range(len(order))):
+            return value
+        dims = tuple(value.shape.dimensions[dim] for dim in order)
+        layout = tuple(order.index(dim) for dim in value.shape.minor_to_major)
+        shape = Shape(value.shape.element_type, dims, minor_to_major=layout)
+        return self.make("transpose", shape, (value,), dimensions=order)
 
-    def dot(self, first: Instruction, second: Instruction, dims: Sequence[int]) -> Instruction:
-        """A dot product with a given result shape; no feature depends on the contracted dims."""
-        return self.add("dot", dims, (first, second))
+    def dot(
+        self,
+        first: Instruction,
+        second: Instruction,
+        over: tuple[Sequence[int], Sequence[int]] = ((1,), (0,)),
+        batch: tuple[Sequence[int], Sequence[int]] = ((), ()),
+    ) -> Instruction:
+        """The product over paired dimensions: batch dims, then the other dims of both; plain matrices by default."""
+        shapes = (first.shape.dimensions, second.shape.dimensions)
+        for pair in (over, batch):
+            sizes = [[shape[dim] for dim in dims] for shape, dims in zip(shapes, pair, strict=True)]
+            if sizes[0] != sizes[1]:
+                raise ValueError(f"dot: shapes {shapes} do not agree in the dims {pair}")
+        free = [
+            [size for dim, size in enumerate(shape) if dim not in (*over[side], *batch[side])]
+            for side, shape in enumerate(shapes)
+        ]
+        dims = (*(shapes[0][dim] for dim in batch[0]), *free[0], *free[1])
+        numbers = DotDimensions(*(tuple(dims) for dims in (*over, *batch)))
+        return self.add("dot", dims, (first, second), dot=numbers)
 
     def concatenate(self, values: Sequence[Instruction], dimension: int) -> Instruction:
         """The values one after another along a dimension."""
@@ -196,21 +318,11 @@ class ComputationBuilder:
         dims[dimension] = limit - start
         return self.add("slice", dims, (value,), slice_dimensions=tuple(ranges))
 
-    def reduce_window(self, value: Instruction, size: int, opcode: str = "maximum") -> Instruction:
-        """[batch, rows, columns, features], pooled over size x size windows that do not overlap."""
-        batch, rows, columns, features = value.shape.dimensions
-        called = (self.module.scalar_computation(opcode, value.shape.element_type),)
-        operands = (value, self.constant(value.shape.element_type))
-        dims = (batch, rows // size, columns // size, features)
-        return self.add("reduce-window", dims, operands, window=_pool_window(size), called_computation_ids=called)
-
-    def select_and_scatter(self, value: Instruction, source: Instruction, size: int) -> Instruction:
-        """The gradient of max pooling: each pooled gradient at the maximum of its window."""
-        kind = value.shape.element_type
-        called = tuple(self.module.scalar_computation(opcode, kind) for opcode in ("compare", "add"))
-        operands = (value, source, self.constant(kind))
-        dims = value.shape.dimensions
-        return self.add("select-and-scatter", dims, operands, window=_pool_window(size), called_computation_ids=called)
+    def pad(self, value: Instruction, padding: Sequence[tuple[int, int]]) -> Instruction:
+        """The value with (low, high) zeros around each dimension."""
+        dims = [size + low + high for size, (low, high) in zip(value.shape.dimensions, padding, strict=True)]
+        zero = self.constant(value.shape.element_type, 0)
+        return self.add("pad", dims, (value, zero), padding=tuple(PaddingDimension(*each) for each in padding))
 
     def convolution(
         self,
@@ -224,8 +336,19 @@ class ComputationBuilder:
         fields = {"window": tuple(window), "convolution": numbers, "feature_group_count": 1, "batch_group_count": 1}
         return self.add("convolution", dims, (value, kernel), **fields)
 
+    def custom_call(
+        self, target: str, dims: Sequence[int], operands: Sequence[Instruction], element_type: int
+    ) -> Instruction:
+        """A call of something that HLO has no opcode for."""
+        fields = {"custom_call_target": target, "feature_group_count": 1, "batch_group_count": 1}
+        return self.add("custom-call", dims, operands, element_type, **fields)
 
-def _pool_window(size: int) -> tuple[WindowDimension, ...]:
-    return tuple(
-        WindowDimension(size=each, stride=each, window_dilation=1, base_dilation=1) for each in (1, size, size, 1)
-    )
+
+def _check_equal(opcode: str, first: Instruction, second: Instruction) -> None:
+    one, other = ((each.shape.dimensions, each.shape.element_type) for each in (first, second))
+    if one != other:
+        raise ValueError(f"{opcode}: the shapes and element types {one} and {other} differ")
+
+
+def _neutral(opcode: str) -> float:
+    return {"add": 0, "maximum": -math.inf, "minimum": math.inf, "and": 1, "or": 0}[opcode]

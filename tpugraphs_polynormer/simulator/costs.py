@@ -2,8 +2,9 @@
 
 The time of a candidate is the sum of
 - for each convolution and dot, the slowest of three overlapping streams: the work of the systolic arrays on the padded
-  result (8 x 128, contraction padded to 128); HBM traffic of padded operands and result; and the cross-lane unit, which
-  transposes an operand whose layout differs from the one that the node asks for;
+  result (8 x 128, contraction padded to 128); HBM traffic of padded operands and result; and the cross-lane unit,
+  which moves an operand whose minor dimensions are others than the node asks for. Exchanging the two is free: the Cloud
+  TPU performance guide says so of activations and kernels before a convolution and of the operands of a dot;
 - for each other node that is not fused, HBM traffic of its padded buffer, written once and read by each consumer;
 - for each edge whose producer and consumer have different layouts, one copy: the padded buffer, read in one layout and
   written in the other. Fixed boundaries (parameters, tuples, results) count as consumers.
@@ -38,7 +39,7 @@ from tpugraphs_polynormer.hlo.layout_flow import (
     ProgramLayouts,
     opcode_set,
 )
-from tpugraphs_polynormer.hlo.shapes import LANES, element_bytes, padded_elements, round_up
+from tpugraphs_polynormer.hlo.shapes import LANES, element_bytes, round_up
 from tpugraphs_polynormer.simulator.hardware import MEASUREMENT_NOISE, TPU_V3
 
 _BLOCK_ROWS = 8192
@@ -192,7 +193,7 @@ class LayoutCosts:
         program, width = self._program, float(self._bytes[producer])
         layouts = program.nodes[producer].layouts
         table = np.zeros((len(layouts), len(wanted.layouts)))
-        size = {each: padded_elements(program.dims[producer], each) for each in {*layouts, *wanted.layouts} if each}
+        size = {each: program.padded_size(producer, each) for each in {*layouts, *wanted.layouts} if each}
         for row, have in enumerate(layouts):
             for column, want in enumerate(wanted.layouts):
                 if want and have != want:
@@ -219,7 +220,7 @@ class LayoutCosts:
         )
 
     def _turn_table(self, node: int, operand: int) -> np.ndarray:
-        """Seconds [own choices, operand's choices] in the cross-lane unit for an operand in another layout."""
+        """Seconds [own choices, operand's choices] in the cross-lane unit for an operand with other minor dims."""
         program, index = self._program, self._program.config_index[node]
         kernel = operand == kernel_operand(program, node)
         layouts, padded = program.nodes[operand].layouts, program.padded(operand)
@@ -227,7 +228,7 @@ class LayoutCosts:
         for row, choice in enumerate(program.layout_choices[index]):
             want: Layout | None = choice.kernel if kernel else choice.input
             for column, have in enumerate(layouts):
-                if want is not None and have[: len(want)] != want:
+                if want is not None and set(have[:2]) != set(want[:2]):
                     table[row, column] = padded[column] / TPU_V3.transpose_rate
         return table
 
@@ -271,14 +272,23 @@ def contraction_size(program: ProgramLayouts, node: int, operands: Sequence[int]
 
 
 def _batch_size(program: ProgramLayouts, node: int, operands: Sequence[int]) -> int:
-    """The product of a dot's batch dims: the leading dims that result and operands share, without the last two."""
-    batch = 1
-    shapes = [program.dims[node], *(program.dims[each] for each in operands)]
-    for index in range(min(len(shape) for shape in shapes) - 2):
-        if len({shape[index] for shape in shapes}) > 1:
+    """The product of a dot's batch dims, which lead its result and occur anywhere in both operands.
+
+    No array tells them apart. With batch B and contraction K, the sizes of the operands have the product B K K times
+    the size of the result, so B is the longest run of leading dims, found in both operands, that leaves a square.
+    """
+    dims, left = program.dims[node], [list(program.dims[each]) for each in (operands[0], operands[-1])]
+    products = math.prod(math.prod(each) for each in left) // max(1, math.prod(dims))
+    found = batch = 1
+    for size in dims[:-2]:
+        if not all(size in each for each in left):
             break
-        batch *= shapes[0][index]
-    return batch
+        for each in left:
+            each.remove(size)
+        batch *= size
+        if products % batch == 0 and math.isqrt(products // batch) ** 2 == products // batch:
+            found = batch
+    return found
 
 
 def encode_choices(candidates: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:

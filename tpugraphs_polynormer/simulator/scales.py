@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tpugraphs_polynormer.catalog import COLLECTIONS, QUANTILES
-from tpugraphs_polynormer.simulator.programs import Size
+from tpugraphs_polynormer.simulator.draw import Size
 from tpugraphs_polynormer.simulator.search import SEARCHES
 
 Counts = tuple[int, int, int]  # of train, valid and test
@@ -35,9 +35,23 @@ def _same_graphs(xla: Counts, nlp: Counts) -> dict[str, Counts]:
 _BATCHES = (8, 12, 16, 20, 24, 32, 48, 64)
 _LAYOUTS = tuple(each.id for each in COLLECTIONS.values() if each.kind == "layout")
 
-_TINY = Size(blocks=(1, 2), layers=(1, 2), width=(2, 8), batch=_BATCHES[:6], image=(16, 24, 32), sequence=(32, 50, 64))
+_TINY = Size(
+    blocks=(1, 2),
+    layers=(1, 2),
+    width=(2, 8),
+    batch=_BATCHES[:6],
+    image=(16, 24, 32),
+    sequence=(32, 50, 64),
+    volume=(8, 16, 32),
+)
 _DEMO = Size(
-    blocks=(2, 6), layers=(1, 3), width=(2, 24), batch=_BATCHES, image=(32, 48, 64), sequence=(32, 50, 64, 100)
+    blocks=(2, 6),
+    layers=(1, 3),
+    width=(2, 24),
+    batch=_BATCHES,
+    image=(32, 48, 64, 96, 128, 224),
+    sequence=(32, 50, 64, 100, 128),
+    volume=(16, 32, 48, 64, 96, 128),
 )
 _SMALL = replace(_DEMO, blocks=(3, 8), layers=(1, 4), sequence=(32, 50, 64, 77, 100, 128))
 _FULL = Size(
@@ -47,6 +61,7 @@ _FULL = Size(
     batch=(*_BATCHES, 96, 128, 256),
     image=(64, 96, 128, 160, 192, 224),
     sequence=(64, 77, 100, 128, 196, 256, 384, 512),
+    volume=(32, 48, 64, 96, 128),
 )
 
 SCALES: dict[str, Scale] = {

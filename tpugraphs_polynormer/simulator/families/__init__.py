@@ -1,0 +1,1 @@
+"""Families of random programs: vision, language, recurrent and recommendation networks."""

@@ -176,7 +176,7 @@ class Places:
         self._write("empty_journal/simulation.jsonl", b"")
         self.empty_journal = self.root / "empty_journal"
         self.old_journal = self.root / "old_journal"
-        self._write("old_journal/simulation.jsonl", b'{"simulation": 2, "scale": "demo", "seed": 3}\n')
+        self._write("old_journal/simulation.jsonl", b'{"simulation": 3, "scale": "demo", "seed": 3}\n')
         self.odd_demo = self.root / "odd_demo"
         self._write("odd_demo/progress.json", b"{")
         self.other_demo = self.root / "other_demo"

@@ -115,6 +115,19 @@ def test_space_fills_the_tile_of_a_small_batch():
         assert tuple(program.padded_size(0, layout) for layout in ((3, 0, 2, 1), (0, 3, 2, 1))) == sizes
 
 
+def test_a_dimension_of_one_is_nowhere_padded_and_moved_for_nothing():
+    """[64, 1] is stored as 64 elements whichever dim is minor, so no copy is needed between the two layouts."""
+    module = ModuleBuilder("degenerate")
+    main = module.computation("main")
+    main.finish(main.tuple([main.dot(main.parameter((64, 32), F32), main.parameter((32, 1), F32))]))
+    arrays = featurize_module(module.build())
+    first, second = price(arrays, [setting(LAST_MINOR), setting(FIRST_MINOR)])
+    assert first == second
+    graph = (arrays.node_feat, arrays.node_opcode, arrays.edge_index)
+    program = ProgramLayouts(*graph, np.zeros(0, np.int64), [])
+    assert [program.padded_size(2, layout) for layout in (LAST_MINOR, FIRST_MINOR)] == [128, 128]
+
+
 @pytest.mark.parametrize(
     ("first", "second", "over", "batch", "contracted"),
     [

@@ -167,4 +167,11 @@ class ProgramLayouts:
         """
         dims = self.dims[node]
         small = len(dims) >= 4 and dims[0] < SUBLANES
-        return padded_elements(dims, layout, filled=0 if small else None)
+        order = self.order(node, layout)
+        rest = tuple(dim for dim in layout if dim not in order)  # of size 1: last, where nothing pads them
+        return padded_elements(dims, order + rest, filled=0 if small else None) if order else 1
+
+    def order(self, node: int, layout: Layout) -> Layout:
+        """The dimensions of a node in a layout that are larger than 1: where the others are makes no difference to the
+        order of elements, so that XLA moves them by a bitcast."""
+        return tuple(dim for dim in layout if self.dims[node][dim] != 1)

@@ -196,7 +196,7 @@ class LayoutCosts:
         size = {each: program.padded_size(producer, each) for each in {*layouts, *wanted.layouts} if each}
         for row, have in enumerate(layouts):
             for column, want in enumerate(wanted.layouts):
-                if want and have != want:
+                if want and program.order(producer, have) != program.order(producer, want):
                     table[row, column] = (size[have] + size[want]) * width / TPU_V3.hbm_bandwidth
         return table
 

@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from tpugraphs_polynormer.cli.options import add_number, add_path, add_seed, check_output, conclude
+from tpugraphs_polynormer.cli.options import add_number, add_seed, check_output, conclude
 from tpugraphs_polynormer.cli.parser import add_stage
 from tpugraphs_polynormer.compiler.topologies import CHIPS, find_chip
 from tpugraphs_polynormer.errors import UserError
@@ -33,12 +33,11 @@ def add_label(stages: argparse._SubParsersAction) -> None:
         metavar="SOURCE",
         help="zoo (small networks in JAX), simulated (those of the simulated TPU), or a folder of HLO .pb files",
     )
-    add_path(
-        stage,
+    stage.add_argument(
         "--archives",
-        "DIR",
-        "folder for npz/, truth/ (the test runtimes), labels/ and labels.json",
         required=True,
+        metavar="DIR",
+        help="folder for npz/, truth/ (the test runtimes), labels/ and labels.json; all workers must see it",
     )
     stage.add_argument(
         "--topology",
@@ -61,19 +60,17 @@ def add_label(stages: argparse._SubParsersAction) -> None:
 
 
 def _run_label(args: argparse.Namespace) -> None:
+    from tpugraphs_polynormer.beam.label import LabelJob, plan_tasks, run
+    from tpugraphs_polynormer.compiler.labelling import LabelOptions
     from tpugraphs_polynormer.compiler.xla import check_versions
 
     find_chip(args.topology)
-    versions = check_versions()
-    from tpugraphs_polynormer.beam.label import LabelJob, plan_tasks, run
-    from tpugraphs_polynormer.compiler.labelling import LabelOptions
-
-    if "://" in str(args.archives):
+    if "://" in args.archives:
         raise UserError(f"--archives {args.archives}: found a remote folder; expected one that all workers mount")
-    check_output("--archives", args.archives)
+    check_output("--archives", args.archives, args.programs)
     options = LabelOptions(args.topology, args.candidates, args.search, args.seed, float(args.time_limit))
     tasks = plan_tasks(args.programs, args.count, args.seed)
-    job = LabelJob(Path(args.archives).resolve(), args.programs, tasks, options, versions)
+    job = LabelJob(Path(args.archives).resolve(), args.programs, tasks, options, check_versions())
     done = run(job, args.beam_arguments, args.workers)
     for title, reason in done.refused_programs.items():
         print(f"{title}: no archive: {reason}")

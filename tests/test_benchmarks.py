@@ -67,9 +67,10 @@ TABLES = {
     ],
     "checksums": [" unchecked:", "   checked:", "a step, checked against unchecked:"],
     "tpu_step": ["| step | chip |", "|---", "| demo/tile_xla | v4:2x2x1 | yes |"],
+    "label_fidelity": ["alexnet_b", "resnet_b", "unet2d_b", "unet3d_b", "bert_b", "lstm_b", "recommender_b"],
     "simulation_fidelity": ["real graph ", "alexnet_train_batch_32 ", "unet_3d.4x4.bf16 ", "copy.24", "fusion.181"],
 }
-FAST = {"epoch_against_torch", "featurize", "node_classification", "simulation_fidelity"}
+FAST = {"epoch_against_torch", "featurize", "label_fidelity", "node_classification", "simulation_fidelity"}
 
 
 def test_every_benchmark_is_run_here():

@@ -14,7 +14,7 @@ from tpugraphs_polynormer.compiler.layouts import (
     _parse,
     complete_orders,
     force_layouts,
-    prepare_snapshot,
+    prepare_module,
     read_assigned,
 )
 from tpugraphs_polynormer.compiler.session import CompilerSession
@@ -61,7 +61,7 @@ def test_its_own_layouts_forced_cost_what_they_cost_unforced(session, family, tr
     program = ZooProgram(family, train, "bf16" if train else "f32", SMALLEST[family])
     answer, before, after = session.compile_with_snapshots(session.lower(program))
     assert not answer.get("error"), answer
-    snapshot, assigned = prepare_snapshot(before), read_assigned(before, after)
+    snapshot, assigned = prepare_module(before), read_assigned(before, after)
     again = session.compile(snapshot)
     assert again["cycles"] == pytest.approx(answer["cycles"], rel=0.05), "compiling the snapshot changes little"
     forced = session.compile(force_layouts(snapshot, assigned))
@@ -72,7 +72,7 @@ def test_its_own_layouts_forced_cost_what_they_cost_unforced(session, family, tr
 def test_convolutions_and_dots_get_the_layouts_of_a_random_candidate(session, family):
     program = ZooProgram(family, True, "f32", SMALLEST[family])
     _, before, after = session.compile_with_snapshots(session.lower(program))
-    assigned, snapshot = read_assigned(before, after), prepare_snapshot(before)
+    assigned, snapshot = read_assigned(before, after), prepare_module(before)
     choices, nodes = enumerate_assigned(parse_module(before), assigned)
     candidate = draw_candidates(choices, 2, seed=1, mode="random", tied=False)[1]
     wanted = {

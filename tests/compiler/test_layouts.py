@@ -11,7 +11,7 @@ from tpugraphs_polynormer.compiler.layouts import (
     complete_orders,
     encode_default,
     force_layouts,
-    prepare_snapshot,
+    prepare_module,
     read_assigned,
 )
 from tpugraphs_polynormer.errors import HloError
@@ -133,7 +133,7 @@ def with_fusion() -> Module:
 
 def test_fusions_become_calls_and_their_nodes_cannot_be_chosen():
     data = serialize_module(with_fusion())
-    prepared = by_name(parse_module(prepare_snapshot(data)))
+    prepared = by_name(parse_module(prepare_module(data)))
     assert prepared["around"].opcode == "call" and prepared["around"].called_computation_ids == (2,)
     assert read_assigned(data, data) == {"product": NodeOrders((1, 0), ((1, 0), (1, 0)))}
 

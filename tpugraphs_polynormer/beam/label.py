@@ -8,6 +8,7 @@ Workers must see the folder under the same path.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
@@ -37,7 +38,10 @@ FORMAT_VERSION = 1
 FOLDER_NAME = "labels"
 RECIPE_NAME = "recipe.json"
 OWN_PROGRAMS = ("zoo", "simulated")
-_SIMULATED_SCALE = "tiny"
+# Programs of the simulator, small enough that the compiler takes some seconds for a candidate.
+_SIMULATED_SIZE = dataclasses.replace(
+    SCALES["tiny"].size, blocks=(1, 1), layers=(1, 1), width=(1, 3), batch=(2, 4, 8), image=(8, 16), sequence=(8, 16)
+)
 _SPLIT_STREAM = 1 << 40  # a random stream apart from those of the programs
 
 
@@ -227,7 +231,7 @@ def _load_module(task: ProgramTask, seed: int, session: CompilerSession) -> byte
             raise UnlabelledError(str(fault)) from None
     if task.source == "simulated":
         rng = np.random.default_rng([seed, task.number])
-        return serialize_module(draw_program(_simulated_family(task.number), SCALES[_SIMULATED_SCALE].size, rng))
+        return serialize_module(draw_program(_simulated_family(task.number), _SIMULATED_SIZE, rng))
     read_program(task.source)  # its errors name the file
     return Path(task.source).read_bytes()
 

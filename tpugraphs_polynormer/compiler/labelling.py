@@ -19,7 +19,7 @@ from tpugraphs_polynormer.compiler.layouts import (
     complete_orders,
     encode_default,
     force_layouts,
-    prepare_snapshot,
+    prepare_module,
     read_assigned,
 )
 from tpugraphs_polynormer.compiler.session import NO_RESULT, CompilerSession
@@ -108,10 +108,10 @@ def label_program(session: CompilerSession, module: bytes, journal_path: Path, o
     Raises:
       UnlabelledError: the compiler refuses the program itself, or fewer than two candidates are left.
     """
-    answer, before, after = session.compile_with_snapshots(module)
+    answer, before, after = session.compile_with_snapshots(prepare_module(module))
     if answer.get("error"):
         raise UnlabelledError(answer["error"])
-    snapshot, program = prepare_snapshot(before), parse_module(before)
+    snapshot, program = prepare_module(before), parse_module(before)
     assigned = read_assigned(before, after)
     choices, nodes = enumerate_assigned(program, assigned)
     if not nodes:

@@ -41,6 +41,7 @@ _MESSAGES = build_messages(
     },
 )
 _OPCODES = frozenset(opcode.encode() for opcode in CONFIGURABLE_OPCODES)
+_X64_CALLS = (b"X64Combine", b"X64SplitLow", b"X64SplitHigh")
 _HINT = b"GatherScatterIndicesBitpacked"  # the compiler's own mark of indices, which it makes again
 _ORIGINAL_CUSTOM_CALL = 1  # CustomCallApiVersion: API_VERSION_ORIGINAL
 
@@ -53,11 +54,12 @@ class NodeOrders:
     operands: tuple[Order, ...]
 
 
-def prepare_snapshot(dump: bytes) -> bytes:
-    """The HloModuleProto of a dump before layout assignment, in a form that can be compiled again.
+def prepare_module(dump: bytes) -> bytes:
+    """The HloModuleProto of a program after some passes of the compiler, changed so that it can be compiled again.
 
     Fusions around gathers, which StableHLO cannot express, become calls, and the compiler's hints in them are removed:
-    it inlines the calls and makes both again. What names the source files (metadata, stack frames) is removed, so that
+    it inlines the calls and makes both again. The custom calls that split and join 64-bit numbers, which it does not
+    take back, become conversions. What names the source files (metadata, stack frames) is removed, so that
     equal programs have equal bytes. The op_name of a config node becomes its name: the compiler renumbers names, and
     keeps op_names.
     """
@@ -75,6 +77,10 @@ def prepare_snapshot(dump: bytes) -> bytes:
             if instruction.opcode == b"fusion":
                 instruction.opcode = b"call"
                 instruction.ClearField("fusion_kind")
+            if instruction.custom_call_target in _X64_CALLS:
+                instruction.opcode = b"convert"
+                instruction.ClearField("custom_call_target")
+                del instruction.operand_ids[1:]
             if instruction.custom_call_target == _HINT:
                 replaced[instruction.id] = instruction.operand_ids[0]
             else:

@@ -8,6 +8,7 @@ import pytest
 from tests.hlo.programs import array, program, small_cnn
 from tpugraphs_polynormer.compiler.layouts import (
     NodeOrders,
+    _parse,
     complete_orders,
     encode_default,
     force_layouts,
@@ -136,6 +137,24 @@ def test_fusions_become_calls_and_their_nodes_cannot_be_chosen():
     prepared = by_name(parse_module(prepare_module(data)))
     assert prepared["around"].opcode == "call" and prepared["around"].called_computation_ids == (2,)
     assert read_assigned(data, data) == {"product": NodeOrders((1, 0), ((1, 0), (1, 0)))}
+
+
+def test_calls_that_split_and_join_64_bit_numbers_become_conversions():
+    wide, narrow = array(element_type=9), array(element_type=8)
+    split = program(
+        Instruction(1, "parameter", wide, "x"),
+        Instruction(2, "custom-call", narrow, "low", (1,)),
+        Instruction(3, "custom-call", narrow, "high", (1,)),
+        Instruction(4, "custom-call", wide, "joined", (2, 3)),
+        Instruction(5, "custom-call", wide, "other", (4,)),
+    )
+    message = _parse(serialize_module(split))
+    targets = (b"X64SplitLow", b"X64SplitHigh", b"X64Combine", b"Sharding")
+    for instruction, target in zip(message.computations[0].instructions[1:], targets, strict=True):
+        instruction.custom_call_target, instruction.custom_call_api_version = target, 1
+    prepared = by_name(parse_module(prepare_module(message.SerializeToString())))
+    assert [prepared[name].opcode for name in ("low", "high", "joined", "other")] == [*["convert"] * 3, "custom-call"]
+    assert prepared["joined"].operand_ids == (2,) and prepared["joined"].shape == wide
 
 
 def test_the_layouts_of_the_compiler_are_read_where_copies_were_added():

@@ -78,9 +78,13 @@ def prepare_module(dump: bytes) -> bytes:
                 instruction.opcode = b"call"
                 instruction.ClearField("fusion_kind")
             if instruction.custom_call_target in _X64_CALLS:
-                instruction.opcode = b"convert"
-                instruction.ClearField("custom_call_target")
-                del instruction.operand_ids[1:]
+                instruction = _MESSAGES["Instruction"](
+                    name=instruction.name,
+                    opcode=b"convert",
+                    shape=instruction.shape,
+                    id=instruction.id,
+                    operand_ids=instruction.operand_ids[:1],
+                )
             if instruction.custom_call_target == _HINT:
                 replaced[instruction.id] = instruction.operand_ids[0]
             else:

@@ -124,25 +124,24 @@ def train_and_judge(trial: dict) -> dict:
     keep_freed_memory()
     import_tensorflow()
     from tpugraphs_polynormer.config.schema import load_config
-    from tpugraphs_polynormer.datasets.reader import RankingDataset
-    from tpugraphs_polynormer.ranking.runs import open_ranking_run, read_facts, restore_task
+    from tpugraphs_polynormer.ranking.runs import load_ranker
     from tpugraphs_polynormer.ranking.task import train_ranking
     from tpugraphs_polynormer.training.distribution import make_strategy
 
     config = load_config(CONFIGS / f"{trial['config']}.yaml", trial["overrides"])
     start = {} if trial["init_from"] is None else {"init_from": trial["init_from"]}
     train_ranking(config, trial["datasets"], trial["run"], strategy=make_strategy("cpu"), **start)
-    run, graphs = open_ranking_run(trial["run"]), []
+    graphs = []
     for each in (Judged(**fields) for fields in trial["judged"]):
         collection = find_collection(each.collection)
-        task = restore_task(run, read_facts(run), RankingDataset(Path(each.datasets) / collection.folder))
+        task = load_ranker(trial["run"], each.datasets, collection=each.collection)
         scorer, split = task.make_scorer(), task.collection.split(each.split)
         for number, entry in enumerate(split.graphs):
             runtimes, normalizers = read_truth(each, entry.name, split, number)
             names = {"collection": each.collection, "graph": entry.name, "noise": split.noise(number)}
             scores = scorer.score_graph(split, number)
             graphs.append(asdict(graph_metrics(collection.kind, runtimes, scores, normalizers, **names)))
-    return {"graphs": graphs, "step_seconds": _step_seconds(run.path / "metrics.jsonl", config)}
+    return {"graphs": graphs, "step_seconds": _step_seconds(Path(trial["run"]) / "metrics.jsonl", config)}
 
 
 def read_truth(judged: Judged, graph: str, split, number: int) -> tuple[np.ndarray, np.ndarray | None]:

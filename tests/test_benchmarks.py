@@ -16,6 +16,7 @@ REAL = {
     "program_statistics",
     "real_alexnet",
     "simulation_fidelity",
+    "transfer",
 }
 # Benchmark -> the beginnings of the lines of its table, without numbers.
 TABLES = {
@@ -81,6 +82,16 @@ TABLES = {
         *("| get-tuple-element |", "| constant |", "| distance of opcodes |", "| rank 5 |", "| distance of ranks |"),
         *("| bf16 |", "| distance of element types |", "|---", "| alexnet_train_batch_32 |"),
         "opcodes of the real archives: ",
+    ],
+    "label_fidelity": ["alexnet_b", "resnet_b", "unet2d_b", "unet3d_b", "bert_b", "lstm_b", "recommender_b"],
+    "ablation": ["| option | tau |", "|---", "| base |", "| ema |"],
+    "transfer": [
+        "| trained on, physics | alexnet |",
+        "|---",
+        *("| cost model |", "| random order |", "| simulated, none |", "| simulated, residual |"),
+        "| trained on, physics | top 5 score |",
+        "|---",
+        *("| cost model |", "| random order |", "| simulated, none |", "| simulated, residual |"),
     ],
 }
 FAST = {"epoch_against_torch", "featurize", "node_classification", "program_statistics", "simulation_fidelity"}

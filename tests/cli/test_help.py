@@ -14,6 +14,7 @@ from tpugraphs_polynormer.cli.main import build_parser, main
 ORDER = (
     "demo",
     "simulate",
+    "label",
     "download",
     "inspect",
     "featurize",

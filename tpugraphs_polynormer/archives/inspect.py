@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import kendalltau
 
+from tpugraphs_polynormer.archives.estimated import describe_origin
 from tpugraphs_polynormer.archives.noise import MIN_PAIRS, group_equal, pair_repeats, study_noise
 from tpugraphs_polynormer.archives.npz import LayoutArchive, TileArchive, read_archive, relative_costs
 from tpugraphs_polynormer.errors import UserError
@@ -26,6 +27,7 @@ class Inspection:
     configurable: tuple[tuple[str, int], ...]  # the same over the config nodes of a layout archive
     groups: np.ndarray  # [c] int64, equal for candidates that are equal
     costs: np.ndarray
+    origin: str | None = None  # who estimated the runtimes; None: they count as measured
 
     @property
     def num_duplicates(self) -> int:
@@ -51,6 +53,8 @@ class Inspection:
         )
         if isinstance(archive, TileArchive) and not archive.config_feat.any():
             rows.append(("warning", "all candidate features are 0: nothing to rank by"))
+        if self.origin:
+            rows.append(("runtimes", self.origin))
         return [*rows, *self._runtime_rows()]
 
     def _runtime_rows(self) -> list[tuple[str, str]]:
@@ -107,6 +111,7 @@ def inspect_archive(path: Path | str) -> Inspection:
         configurable=_count_opcodes(configurable),
         groups=group_equal(candidates),
         costs=costs,
+        origin=describe_origin(path),
     )
 
 

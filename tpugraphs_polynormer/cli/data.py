@@ -1,4 +1,4 @@
-"""The stages before training: simulate, download, inspect, featurize, preprocess; and verify."""
+"""The stages before training: simulate, label, download, inspect, featurize, preprocess; and verify."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import os
 
 from tpugraphs_polynormer.catalog import BENCHMARKS, COLLECTIONS
+from tpugraphs_polynormer.cli.label import add_label
 from tpugraphs_polynormer.cli.options import (
     add_names,
     add_number,
@@ -236,4 +237,4 @@ def _run_verify(args: argparse.Namespace) -> None:
     )
 
 
-STAGES = (_add_simulate, _add_download, _add_inspect, _add_featurize, _add_preprocess, _add_verify)
+STAGES = (_add_simulate, add_label, _add_download, _add_inspect, _add_featurize, _add_preprocess, _add_verify)

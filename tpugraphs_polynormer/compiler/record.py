@@ -17,6 +17,8 @@ _OPCODE = re.compile(r"\s([a-z][\w\-]*)\(")
 _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 _CALLED = re.compile(r"\bcalls=%?([\w.\-]+)")
 _UNKNOWN = 1 << 62  # the compiler writes the largest integer where it has no estimate
+_LOOP = re.compile(r"\swhile\(.*\bcondition=%?([\w.\-]+), body=%?([\w.\-]+)")
+_LIMIT = re.compile(r"s32\[\]\S* constant\((\d+)\)")
 _SOURCE = re.compile(r'op_name="([^"]*)"')
 # What moves data or computes, and may lack an estimate. Parameters, tuples, bitcasts and the like do nothing.
 _WORKING = frozenset(
@@ -78,14 +80,20 @@ class CompileRecord:
         return self.total_bytes / (find_chip(self.topology).hbm_gib * GIB)
 
 
-def read_estimates(text: str) -> dict[str, Any]:
-    """Fields of a CompileRecord: cycles, num_estimated, unestimated and costly, from the compiled program's text."""
+def read_estimates(text: str, *, repeat_loops: bool = False) -> dict[str, Any]:
+    """Fields of a CompileRecord: cycles, num_estimated, unestimated and costly, from the compiled program's text.
+
+    With `repeat_loops` the cycles of a loop's body count once for each of its iterations, where the loop counts up to a
+    constant; else, and in other loops, once.
+    """
     estimated: list[CostlyOp] = []
     unestimated: dict[str, int] = {}
-    for name, body in _scheduled(text):
+    repeats = _count_repeats(text) if repeat_loops else {}
+    for computation, name, body in _scheduled(text):
         cycles, source = _CYCLES.search(body), _SOURCE.search(body)
         if cycles and int(cycles[1]) < _UNKNOWN:
-            estimated.append(CostlyOp(name, source[1] if source else "", int(cycles[1])))
+            times = repeats.get(computation, 1)
+            estimated.append(CostlyOp(name, source[1] if source else "", times * int(cycles[1])))
             continue
         opcode = _OPCODE.search(f" {body}")
         if opcode and opcode[1] in _WORKING:
@@ -100,17 +108,39 @@ def read_estimates(text: str) -> dict[str, Any]:
     }
 
 
-def _scheduled(text: str) -> Iterator[tuple[str, str]]:
-    """(name, rest of the line) of the instructions that run by themselves; those inside of fusions do not."""
+def _scheduled(text: str) -> Iterator[tuple[str, str, str]]:
+    """(computation, name, rest of the line) of the instructions that run by themselves, not inside of a fusion."""
     fused = set(_CALLED.findall(text))
-    inside = False
+    for computation, line in _lines(text):
+        found = None if computation in fused else _INSTRUCTION.match(line)
+        if found:
+            yield computation, found[1], found[2]
+
+
+def _lines(text: str) -> Iterator[tuple[str, str]]:
+    """(computation, line) of all instructions."""
+    computation = ""
     for line in text.splitlines():
         if line and not line[0].isspace():
-            inside = line.split(" ", 1)[0].lstrip("%") in fused
-            continue
-        found = None if inside else _INSTRUCTION.match(line)
-        if found:
-            yield found[1], found[2]
+            computation = line.removeprefix("ENTRY ").split(" ", 1)[0].lstrip("%")
+        elif line:
+            yield computation, line
+
+
+def _count_repeats(text: str) -> dict[str, int]:
+    """How often the bodies of loops run: the number that the condition compares with, times that of outer loops."""
+    limits: dict[str, list[int]] = {}
+    loops: list[tuple[str, str, str]] = []  # (computation that has the loop, condition, body)
+    for computation, line in _lines(text):
+        limits.setdefault(computation, []).extend(map(int, _LIMIT.findall(line)))
+        loops += [(computation, *found) for found in _LOOP.findall(line)]
+    repeats: dict[str, int] = {}
+    for _ in loops:  # enough rounds for the deepest nesting
+        for computation, condition, body in loops:
+            constants = limits.get(condition, [])
+            own = constants[0] if len(constants) == 1 else 1
+            repeats[body] = own * repeats.get(computation, 1)
+    return repeats
 
 
 def _describe_fusion(name: str) -> str:

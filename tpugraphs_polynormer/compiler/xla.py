@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -27,6 +28,7 @@ _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # else a second process at the same time fails
 }
+_LAYOUT_ASSIGNMENT = "layout-assignment"  # the name of the pass
 _ALIASES = 8  # HloModuleProto.input_output_alias: of flattened tuples, which StableHLO cannot express
 
 
@@ -45,9 +47,19 @@ def check_versions() -> dict[str, str]:
     return found
 
 
-def compile_module(module: bytes, topology: str, num_replicas: int) -> tuple[str, dict[str, Any]]:
-    """(compiled program as text, memory and seconds) of a serialized HloModuleProto. May abort the process."""
+def set_environment() -> None:
+    """Sets what libtpu and jax read when they are imported."""
     os.environ.update(_ENVIRONMENT)
+
+
+def compile_module(
+    module: bytes, topology: str, num_replicas: int, *, snapshots: tuple[Path, Path] | None = None
+) -> tuple[str, dict[str, Any]]:
+    """(compiled program as text, memory and seconds) of a serialized HloModuleProto. May abort the process.
+
+    `snapshots` are two files for the compiler's own dumps (HloProto) just before and after it assigns layouts.
+    """
+    set_environment()
     import numpy as np
     from jax._src.interpreters import mlir
     from jax.experimental import topologies
@@ -69,12 +81,18 @@ def compile_module(module: bytes, topology: str, num_replicas: int) -> tuple[str
     options.device_assignment = xla_client.DeviceAssignment.create(ids)
     # The compiler writes the program's text itself: jaxlib cannot read programs with parts for the SparseCores.
     with tempfile.TemporaryDirectory(prefix="tpugraphs-dump-") as folder:
-        options.env_option_overrides = [("xla_dump_to", folder), ("xla_dump_hlo_as_text", True)]
+        overrides = [("xla_dump_to", folder), ("xla_dump_hlo_as_text", True)]
+        if snapshots:
+            overrides += [("xla_dump_hlo_as_proto", True), ("xla_dump_hlo_pass_re", _LAYOUT_ASSIGNMENT)]
+        options.env_option_overrides = overrides
         started = time.monotonic()
         compiled = devices[0].client.compile(parsed, _jax.DeviceList(tuple(assigned)), options)
         seconds = time.monotonic() - started
         written = [path for path in Path(folder).glob("*.after_codegen.txt") if "extracted" not in path.name]
         text = max(written, key=lambda path: path.stat().st_size).read_text()
+        for when, target in zip(("before", "after"), snapshots or (), strict=False):
+            dumps = Path(folder).glob(f"*.{when}_{_LAYOUT_ASSIGNMENT}*.hlo.pb")
+            shutil.copyfile(max(dumps, key=lambda path: path.stat().st_size), target)
     memory = compiled.get_compiled_memory_stats()
     return text, {
         "seconds": round(seconds, 2),

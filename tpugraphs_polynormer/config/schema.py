@@ -331,7 +331,7 @@ class RankingConfig:
 
     def _refuse_training(self) -> None:
         """Refuses every field of batches, loss and training: the cost model reads none."""
-        read = {"data": ("collection",), "loss": (), "training": ("validation_candidates",)}
+        read = {"data": ("collection", "collections"), "loss": (), "training": ("validation_candidates",)}
         for name, names in read.items():
             part = getattr(self, name)
             try:

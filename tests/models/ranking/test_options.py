@@ -121,7 +121,8 @@ def test_blocks_and_compiled_programs_give_the_scores_of_the_whole(variant, monk
         np.testing.assert_allclose(scorer.score_graph(split, 0), expected, rtol=1e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", [TOGETHER, *(pytest.param(each[6:], marks=pytest.mark.slow) for each in OF_LAYOUTS)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [TOGETHER, *(each[6:] for each in OF_LAYOUTS)])
 def test_the_compiled_training_step_is_static_and_learns_the_same(name):
     variant = (LAYOUT, "late", "polynormer", *settings(name))
     config = config_of(*variant, STATIC, "model.num_local_layers=1", "training.learning_rate=0.001")

@@ -75,7 +75,7 @@ def test_every_stage_ranks_by_the_cost_model(name, trained: Trained, tmp_path):
         assert scores == pytest.approx(expected, abs=1e-5)
         assert ranking.tolist() == rank_candidates(scores).tolist()
     page = write_report([run], trained.data, tmp_path / "report.html").read_text()
-    assert "cost model score" in page and "encoder: none" in page
+    assert "cost model</th>" in page and "encoder: none" in page
 
 
 def test_needs_no_training_data(tmp_path):

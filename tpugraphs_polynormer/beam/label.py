@@ -231,7 +231,7 @@ def _load_module(task: ProgramTask, seed: int, session: CompilerSession) -> byte
             raise UnlabelledError(str(fault)) from None
     if task.source == "simulated":
         rng = np.random.default_rng([seed, task.number])
-        return serialize_module(draw_program(_simulated_family(task.number), _SIMULATED_SIZE, rng))
+        return serialize_module(draw_program(_simulated_family(task.number), _SIMULATED_SIZE, rng, lowered=False))
     read_program(task.source)  # its errors name the file
     return Path(task.source).read_bytes()
 

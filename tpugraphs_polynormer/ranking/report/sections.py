@@ -54,20 +54,11 @@ def _render_scores(report: Report) -> str:
     rows = [_score_row(run.label, run.collection, [run]) for run in report.runs]
     if report.has_mean:
         rows.append(_score_row("mean", "", report.runs))
-    header = [
-        "run",
-        "collection",
-        "graphs",
-        "contest_score",
-        "95 % interval",
-        "random score",
-        "cost model score",
-        *METRICS[:-1],
-    ]
+    header = ["run", "collection", "graphs", "contest_score", "95 % interval", "random", "cost model", *_METRICS]
     parts = [intro, _table([name.replace("_", " ") for name in header], rows, num_text=2)]
     if report.test_scores:
         rows = [[_text(name), *map(_number, scores)] for name, scores in report.test_scores.items()]
-        parts.append(f"<h3>Test split</h3>{_table(['collection', 'score', 'random score'], rows, num_text=1)}")
+        parts.append(f"<h3>Test split</h3>{_table(['collection', 'score', 'random'], rows, num_text=1)}")
     return "".join(parts)
 
 
@@ -79,7 +70,7 @@ def _score_row(label: str, collection: str, runs: Sequence[RunReport]) -> list[s
     return [
         *(_text(label), _text(collection), _number(means["num_graphs"], 0), _number(means["contest_score"])),
         f'<td data-value="{interval[0]!r}">{interval[0]:.4f} to {interval[1]:.4f}</td>',
-        *map(_number, (*beside, *(means[name] for name in METRICS[:-1]))),
+        *map(_number, (*beside, *(means[name] for name in _METRICS))),
     ]
 
 
@@ -121,7 +112,7 @@ def _group_table(report: Report, what: str, key: Callable[[GraphReport], str]) -
             [_text(collection), _text(name), *_summary_cells(summarize_graphs(graphs), len(members))]
             for name, graphs in groups.items()
         ]
-    header = ["collection", what, "graphs", "score", "random score", "cost model score", *_SLOWDOWNS[1:]]
+    header = ["collection", what, "graphs", "score", "random", "cost model", *_SLOWDOWNS[1:]]
     return _table(header, rows, num_text=2)
 
 
@@ -153,6 +144,8 @@ def _render_graphs(report: Report) -> str:
     return f"<p>Press a column's name to sort by it.</p>{table}"
 
 
+# Beside the contest's score; without slowdown_100, which is 0 nearly everywhere, so that the table fits a screen.
+_METRICS = tuple(name for name in METRICS if name not in ("contest_score", "slowdown_100"))
 _SLOWDOWNS = ("slowdown 1", f"slowdown {TRIED}", f"random slowdown {TRIED}", "default slowdown", "speed-up")
 
 
@@ -169,11 +162,11 @@ def _graph_table(rows: Sequence[tuple[GraphReport, RunReport]], *, has_runs: boo
                 *(_text(metrics.graph), *[_text(run.collection)] * sortable, *[_text(run.label)] * has_runs),
                 *(_number(graph.num_nodes, 0), _number(metrics.num_candidates, 0)),
                 _number(metrics.contest_score, tone=tone),
-                *map(_number, (graph.random_contest_score, graph.cost_contest_score, metrics.tau, *slowdowns)),
+                *map(_number, (graph.random_contest_score, graph.cost_contest_score, *slowdowns)),
                 _number(graph.speedup, 2),
             ]
         )
-    numbers = ["nodes", "candidates", "score", "random score", "cost model score", "tau", *_SLOWDOWNS]
+    numbers = ["nodes", "candidates", "score", "random", "cost model", *_SLOWDOWNS]
     return _table([*header, *numbers], cells, num_text=len(header), sortable=sortable)
 
 

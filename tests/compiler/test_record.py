@@ -39,6 +39,51 @@ def test_estimates_are_read_from_what_runs_by_itself():
     assert found["costly"] == (CostlyOp("fusion.7", "model/layer_1/mul", 70), CostlyOp("add", "", 30))
 
 
+LOOPS = """HloModule step, is_scheduled=true
+
+%inner_condition (p: (s32[], f32[8])) -> pred[] {
+  %limit.1 = s32[]{:T(256)} constant(5)
+  ROOT %less.1 = pred[] compare(%count.1, %limit.1), direction=LT
+}
+
+%inner_body (p: (s32[], f32[8])) -> (s32[], f32[8]) {
+  ROOT %fusion.1 = f32[8]{0:T(128)} fusion(%p), kind=kLoop, backend_config={"estimated_cycles":"7"}
+}
+
+%outer_condition (p: (s32[], f32[8])) -> pred[] {
+  %limit.2 = s32[]{:T(256)} constant(3)
+  ROOT %less.2 = pred[] compare(%count.2, %limit.2), direction=LT
+}
+
+%outer_body (p: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %fusion.2 = f32[8]{0:T(128)} fusion(%p), kind=kLoop, backend_config={"estimated_cycles":"100"}
+  ROOT %while.1 = (s32[], f32[8]) while(%p), condition=%inner_condition, body=%inner_body
+}
+
+%unknown_condition (p: (s32[], f32[8])) -> pred[] {
+  ROOT %less.3 = pred[] compare(%count.3, %p), direction=LT
+}
+
+%unknown_body (p: (s32[], f32[8])) -> (s32[], f32[8]) {
+  ROOT %fusion.3 = f32[8]{0:T(128)} fusion(%p), kind=kLoop, backend_config={"estimated_cycles":"1000"}
+}
+
+ENTRY %main (a: f32[8]) -> f32[8] {
+  %while.2 = (s32[], f32[8]) while(%a), condition=%outer_condition, body=%outer_body
+  %while.3 = (s32[], f32[8]) while(%a), condition=%unknown_condition, body=%unknown_body
+  ROOT %add = f32[8]{0:T(128)} add(%a, %a), backend_config={"estimated_cycles":"30"}
+}
+"""
+
+
+def test_the_bodies_of_loops_count_once_or_as_often_as_they_run():
+    assert read_estimates(LOOPS)["cycles"] == 30 + 1000 + 100 + 7
+    found = read_estimates(LOOPS, repeat_loops=True)
+    assert found["cycles"] == 30 + 1000 + 3 * 100 + 3 * 5 * 7
+    assert found["num_estimated"] == 4 and found["unestimated"] == {"while": 3}
+    assert read_estimates(COMPILED, repeat_loops=True) == read_estimates(COMPILED)
+
+
 def test_a_record_survives_json_and_derives_time_and_memory():
     record = CompileRecord(
         "v3:2x2", 4, cycles=940_000, temporary_bytes=3 * GIB, code_bytes=GIB, costly=(CostlyOp("a", "b", 7),)

@@ -2,8 +2,8 @@
 
 The rewritten dump is compiled again, so all passes before layout assignment run a second time. They find little to do:
 convolutions and dots stay, a few reshapes merge unless their layouts are forced, and the estimate is that of the first
-compilation to 1 % (docs/labels.md). A layout is forced by a custom call `LayoutConstraint` behind the result or before
-the operand of a node; the compiler removes it when it assigns layouts.
+compilation to a few percent (docs/labels.md). A layout is forced by a custom call `LayoutConstraint` behind the result
+or before the operand of a node; the compiler removes it when it assigns layouts.
 """
 
 from __future__ import annotations

@@ -40,7 +40,14 @@ RECIPE_NAME = "recipe.json"
 OWN_PROGRAMS = ("zoo", "simulated")
 # Programs of the simulator, small enough that the compiler takes some seconds for a candidate.
 _SIMULATED_SIZE = dataclasses.replace(
-    SCALES["tiny"].size, blocks=(1, 1), layers=(1, 1), width=(1, 3), batch=(2, 4, 8), image=(8, 16), sequence=(8, 16)
+    SCALES["tiny"].size,
+    blocks=(1, 1),
+    layers=(1, 1),
+    width=(1, 3),
+    batch=(2, 4, 8),
+    image=(8, 16),
+    volume=(8,),
+    sequence=(8, 16),
 )
 _SPLIT_STREAM = 1 << 40  # a random stream apart from those of the programs
 

@@ -1,44 +1,43 @@
 """Reads HLO text, as XLA's --xla_dump_to writes it: any text becomes a Module, or one HloError with line and column.
 
-The records are those of the protobuf of the same module, up to ids: the text has none, so instructions and computations
-are numbered in the order of the text. Both files order computations and instructions in the same way, except for
-scheduled modules (is_scheduled=true), whose text is in the order of execution; they are put back into the order of the
-protobuf, a post order of the operands.
+The records are those of the module's protobuf, up to ids: the text has none, so instructions and computations are
+numbered as they occur. It reads the forms that XLA has printed over the years: operands with and without shapes, names
+with and without %, computations by name or in place, comments, and the short form of asynchronous operations. Literals,
+metadata, sharding and backend configurations are skipped.
 
-Read are the forms that XLA has printed over the years: operands with and without shapes, names with and without %,
-computations by name or in place, comments, ROOT or not. Literals, metadata, sharding and configurations are skipped.
+Order of the nodes: instructions are in the protobuf's order. The text of a scheduled module (is_scheduled=true) has
+them in the order of execution; they are put back. Computations are in the order of the text. That is the protobuf's
+order for programs that are not compiled yet, and for all programs of older XLA versions; new versions (jaxlib 0.10) may
+write the computations of a compiled program in one order as text and in another as protobuf.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from tpugraphs_polynormer.hlo.module import Computation, Instruction, Module, Shape
 from tpugraphs_polynormer.hlo.text_attributes import DEFAULTS, Attributes
-from tpugraphs_polynormer.hlo.text_scanner import ARRAY, MAX_NESTING, Scanner
+from tpugraphs_polynormer.hlo.text_body import Body
+from tpugraphs_polynormer.hlo.text_scanner import ARRAY, MAX_NESTING, NAME, Scanner
 
-_NAME = r"[\w.\-]+"
 _BYTE_ORDER_MARK = "\ufeff"
-_SKIPPED = r"(?:\s|//[^\n]*\n|/\*.*?\*/)*"
-_START = re.compile(rf"{_SKIPPED}(?:HloModule(?=[\s,:]|\Z)|ENTRY\s|%{_NAME}\s*[({{])", re.DOTALL | re.ASCII)
-_START_BYTES = 65536
+_SKIPPED = r"(?:\s|//[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*"
+_START = re.compile(rf"{_SKIPPED}(?:HloModule(?=[\s,:]|\Z)|ENTRY\s|%{NAME}\s*[({{])", re.ASCII)
+_START_BYTES = 65536  # where a text that begins with long comments must have its first word
 
 _HEADER = re.compile(r"\s*HloModule\b[ \t]*([^\s,:]*)[ \t]*:?")
 _TABLE = re.compile(r"\s*(?:FileNames|FunctionNames|FileLocations|StackFrames)\b(?!\s*[({])")
 _TABLE_ROW = re.compile(r"\s*\d+[ \t]*(?=[\"{])", re.ASCII)
-_COMPUTATION = re.compile(rf"\s*(ENTRY\b)?\s*%?({_NAME})?\s*(?=[({{])", re.ASCII)
+_COMPUTATION = re.compile(rf"(ENTRY\b\s*)?(?:%?({NAME})\s*)?(?=[({{])", re.ASCII)
 _ARROW = re.compile(r"\s*->\s*")
 _OPEN = re.compile(r"\s*\{")
 _CLOSE = re.compile(r"\s*\}")
-_INSTRUCTION = re.compile(rf"\s*(ROOT\s+)?%?({_NAME})\s*=\s*(?:({ARRAY})\s+([a-z][\w\-]*)\()?", re.ASCII)
+_INSTRUCTION = re.compile(rf"\s*(ROOT\s+)?%?({NAME})\s*=\s*(?:({ARRAY})\s+([a-z][\w\-]*)\()?", re.ASCII)
 _OPCODE = re.compile(r"\s*([a-z][\w\-]*)\s*\(", re.ASCII)
-_PLAIN_OPERANDS = re.compile(r"([%\w.\-,\s]*)\)", re.ASCII)
-_OPERAND = re.compile(rf"\s*(?:{ARRAY}\s+)?%?({_NAME})\s*([,)])", re.ASCII)
 _LITERAL = re.compile(r"[^()\"]*\)")
 _ATTRIBUTE = re.compile(r"\s*,\s*([A-Za-z_][\w.\-]*)\s*=[ \t]*", re.ASCII)
-_NAMES = re.compile(rf"\s*(?:%?({_NAME})|\{{\s*((?:%?{_NAME}\s*,?\s*)*)\}})", re.ASCII)
+_CALLEES = re.compile(rf"\s*(?:%?({NAME})|\{{\s*((?:%?{NAME}\s*(?:,\s*%?{NAME}\s*)*)?)\}})", re.ASCII)
 _COMMA = re.compile(r"\s*,")
 
 # Attributes that name computations, in the order in which XLA stores them.
@@ -47,7 +46,7 @@ _CALLS = (
     "called_computations", "select", "scatter",
 )  # fmt: skip
 _CALL_ORDER = {name: number for number, name in enumerate(_CALLS)}
-# `foo-start`, `foo-update` and `foo-done` of any other opcode mean async operations around a computation with one foo.
+# `foo-start`, `foo-update` and `foo-done` of any other opcode are async operations around a computation with one foo.
 _ASYNC = re.compile(r"(.+)-(start|update|done)")
 _NO_ASYNC = frozenset("all-gather all-reduce collective-permute copy send recv async".split())  # noqa: SIM905
 
@@ -64,277 +63,212 @@ def parse_text(data: bytes | str) -> Module:
       HloError: the text is no HLO module; the message has the line and the column.
     """
     text = data if isinstance(data, str) else data.decode("utf-8", errors="replace")
-    return _Reader(text.removeprefix(_BYTE_ORDER_MARK)).module()
-
-
-class _Body:
-    """What is known of the computation that is being read."""
-
-    def __init__(self) -> None:
-        self.instructions: list[Instruction] = []
-        self.index: dict[str, int] = {}  # the position of each name in `instructions`
-        self.root: int | None = None
-        self.predecessors: dict[int, list[int]] = {}  # control dependencies, by position
+    return _Reader(text.removeprefix(_BYTE_ORDER_MARK)).read_module()
 
 
 class _Reader:
-    """One pass over the text; `_next_id` numbers the instructions of all computations."""
+    """One pass over a text: each `_read_` method starts at a position and returns the one after what it has read."""
 
     def __init__(self, text: str) -> None:
         self._scanner = Scanner(text)
         self._text = self._scanner.text
         self._attributes = Attributes(self._scanner)
-        self._computations: list[Computation] = []
-        self._computation_ids: dict[str, int] = {}
-        self._defined: set[int] = set()
-        self._first_use: dict[int, tuple[str, int]] = {}
-        self._next_id = 1
-        self._last_computation_id = 0
+        self._name = ""
         self._scheduled = False
+        self._entry: int | None = None
+        self._computations: list[Computation] = []
+        self._defined: set[int] = set()
+        self._computation_ids: dict[str, int] = {}
+        self._callees: dict[int, tuple[str, int]] = {}  # by id, the name and position of the first call by name
+        self._num_ids = 0
+        self._num_computation_ids = 0
 
-    def module(self) -> Module:
+    def read_module(self) -> Module:
         """The whole text."""
-        name, position = self._header()
-        entry: int | None = None
+        position = self._read_header()
         while self._scanner.skip_space(position) < len(self._text):
-            start, identifier, position, is_entry = self._computation(position)
-            if is_entry and entry is not None:
-                self._scanner.fail(start, "a second ENTRY computation; expected one module with one ENTRY")
-            entry = identifier if is_entry else entry
+            position = self._read_computation(position)
         if not self._computations:
             self._scanner.expected(position, "a computation, such as ENTRY %main (x: f32[]) -> f32[] {")
-        for identifier, (callee, where) in self._first_use.items():
+        if self._entry is None and len(self._computations) > 1:
+            self._scanner.expected(position, "an ENTRY computation: the text is cut off, or only a part of a module")
+        for identifier, (name, where) in self._callees.items():
             if identifier not in self._defined:
-                self._scanner.fail(where, f"the computation {callee!r} is not in the text; expected a whole module")
-        return Module(name, tuple(self._computations), entry or self._computations[-1].id)
+                self._scanner.fail(where, f"the computation {name!r} is not in the text; expected a whole module")
+        return Module(self._name, tuple(self._computations), self._entry or self._computations[-1].id)
 
-    def _header(self) -> tuple[str, int]:
-        """The module's name, and where its computations start."""
+    def _read_header(self) -> int:
+        """Reads the module's line and the tables of source locations; a text may have neither."""
         match = _HEADER.match(self._text)
-        position = match.end() if match else 0
-        attributes = []
-        while match and (attribute := _ATTRIBUTE.match(self._text, position)):
+        if match is None:
+            return 0
+        self._name, position = match[1], match.end()
+        while attribute := _ATTRIBUTE.match(self._text, position):
             position = self._scanner.end_of_value(attribute.end())
-            attributes.append((attribute[1], self._text[attribute.end() : position]))
-        self._scheduled = ("is_scheduled", "true") in attributes
+            if attribute[1] == "is_scheduled":
+                self._scheduled = self._text[attribute.end() : position] == "true"
         while table := _TABLE.match(self._text, position):
             position = table.end()
             while row := _TABLE_ROW.match(self._text, position):
                 position = self._scanner.end_of_value(row.end())
-        return match[1] if match else "", position
+        return position
 
-    def _computation(self, position: int) -> tuple[int, int, int, bool]:
-        """Reads a named computation: where it starts, its id, where it ends, and whether it is the ENTRY."""
-        match = _COMPUTATION.match(self._text, position)
+    def _read_computation(self, position: int) -> int:
+        """Reads `ENTRY %name (x: f32[2]) -> f32[2] { ... }`, of which ENTRY, name and shapes may be missing."""
         start = self._scanner.skip_space(position)
+        match = _COMPUTATION.match(self._text, start)
         if match is None:
-            self._scanner.expected(position, "a computation, such as %name (x: f32[]) -> f32[] {")
+            self._scanner.expected(start, "a computation, such as %name (x: f32[]) -> f32[] {")
         name, position = match[2] or "", match.end()
         if self._text.startswith("(", position):
-            arrow = _ARROW.match(self._text, self._scanner.end_of_brackets(position))
+            position = self._scanner.end_of_brackets(position)
+            arrow = _ARROW.match(self._text, position)
             if arrow is None:
-                self._scanner.expected(self._scanner.end_of_brackets(position), "-> and the computation's shape")
+                self._scanner.expected(position, "-> and the shape of the computation's result")
             position = self._scanner.end_of_shape(arrow.end())
         opening = _OPEN.match(self._text, position)
         if opening is None:
             self._scanner.expected(position, "'{' and the computation's instructions")
-        identifier = self._computation_id(name) if name else self._new_computation_id()
+        identifier = self._computation_id(name)
         if identifier in self._defined:
             self._scanner.fail(start, f"the computation {name!r} occurs twice; expected a name of its own")
-        position = self._instructions(opening.end(), identifier, name, depth=0)
-        while attribute := _ATTRIBUTE.match(self._text, position):  # execution_thread
+        if match[1] is not None:
+            if self._entry is not None:
+                self._scanner.fail(start, "a second ENTRY computation; expected one module")
+            self._entry = identifier
+        position = self._read_instructions(opening.end(), identifier, name, depth=0)
+        while attribute := _ATTRIBUTE.match(self._text, position):  # execution_thread="..."
             position = self._scanner.end_of_value(attribute.end())
-        return start, identifier, position, match[1] is not None
+        return position
 
-    def _new_computation_id(self) -> int:
-        self._last_computation_id += 1
-        return self._last_computation_id
+    def _computation_id(self, name: str = "") -> int:
+        """The id of the computation with that name; a new one without a name."""
+        if name and name in self._computation_ids:
+            return self._computation_ids[name]
+        self._num_computation_ids += 1
+        if name:
+            self._computation_ids[name] = self._num_computation_ids
+        return self._num_computation_ids
 
-    def _computation_id(self, name: str) -> int:
-        if name not in self._computation_ids:
-            self._computation_ids[name] = self._new_computation_id()
-        return self._computation_ids[name]
+    def _new_id(self) -> int:
+        self._num_ids += 1
+        return self._num_ids
 
-    def _instructions(self, position: int, identifier: int, name: str, depth: int) -> int:
-        """Reads the instructions of a computation, after its '{'; the position after its '}'."""
+    def _read_instructions(self, position: int, identifier: int, name: str, depth: int) -> int:
+        """Reads the instructions of a computation, after its '{', and its '}'."""
         if depth > MAX_NESTING:
             self._scanner.fail(position, f"computations are nested deeper than {MAX_NESTING} levels")
-        body = _Body()
+        body = Body(self._scanner)
         while (closing := _CLOSE.match(self._text, position)) is None:
-            position = self._instruction(position, body, depth)
+            position = self._read_instruction(position, body, depth)
         if not body.instructions:
-            self._scanner.expected(position, f"an instruction: the computation {name!r} is empty")
-        root = body.instructions[-1 if body.root is None else body.root].id
-        self._finish(identifier, name, root, _stored_order(body) if self._scheduled else body.instructions)
+            self._scanner.expected(position, "an instruction: this computation has none")
+        instructions = body.stored_order() if self._scheduled else body.instructions
+        self._add_computation(Computation(identifier, name, body.root_id, tuple(instructions)))
         return closing.end()
 
-    def _finish(self, identifier: int, name: str, root: int, instructions: Sequence[Instruction]) -> None:
-        self._defined.add(identifier)
-        self._computations.append(Computation(identifier, name, root, tuple(instructions)))
+    def _add_computation(self, computation: Computation) -> None:
+        self._defined.add(computation.id)
+        self._computations.append(computation)
 
-    def _instruction(self, position: int, body: _Body, depth: int) -> int:
-        """Reads one instruction; the position after it."""
+    def _read_instruction(self, position: int, body: Body, depth: int) -> int:
+        """Reads `ROOT %name = shape opcode(operands), attribute=value, ...`."""
         match = _INSTRUCTION.match(self._text, position)
         if match is None:
             self._scanner.expected(position, "an instruction, such as %name = f32[2]{0} add(%x, %y), or '}'")
-        is_root, name, array, opcode = match.groups()
-        if name in body.index:
-            self._scanner.fail(match.start(2), f"the name {name!r} occurs twice in this computation")
+        root, name, array, opcode = match.groups()
+        body.check_name(name, match.start(2))
+        if root is not None:
+            body.mark_root(match.start(1))
         if array is not None:
             shape, position = self._scanner.shape(*match.span(3)), match.end()
-        else:
+        else:  # a tuple, or something rare
             end = self._scanner.end_of_shape(match.end())
-            shape, named = self._scanner.shape(match.end(), end), _OPCODE.match(self._text, end)
-            if named is None:
+            shape, found = self._scanner.shape(match.end(), end), _OPCODE.match(self._text, end)
+            if found is None:
                 self._scanner.expected(end, "an opcode and '(', such as add(")
-            opcode, position = named[1], named.end()
+            opcode, position = found[1], found.end()
         fields: dict[str, Any] = dict(DEFAULTS.get(opcode, ()))
-        operands: tuple[int, ...] = ()
+        operands: tuple[Instruction, ...] = ()
         if opcode == "constant":
             position = self._end_of_literal(position)
         elif opcode == "parameter":
-            end = self._end_of_literal(position)
-            fields["parameter_number"] = self._scanner.integer(position, self._text[position : end - 1])
-            position = end
+            start, position = position, self._end_of_literal(position)
+            fields["parameter_number"] = self._scanner.integer(start, self._text[start : position - 1])
         else:
-            operands, position = self._operands(position, body)
-        called: list[tuple[int, int]] = []
-        while attribute := _ATTRIBUTE.match(self._text, position):
-            key, start = attribute[1], attribute.end()
-            if key in _CALL_ORDER:
-                ids, position = self._called(start, depth)
-                called.extend((_CALL_ORDER[key], each) for each in ids)
-                continue
-            position = self._scanner.end_of_value(start)
-            if key == "control-predecessors":
-                body.predecessors[len(body.instructions)] = self._predecessors(start, position, body)
-            else:
-                self._attributes.read(key, start, position, fields)
-        called.sort(key=lambda pair: pair[0])
-        fields["operand_ids"] = tuple(body.instructions[each].id for each in operands)
-        if called:
-            fields["called_computation_ids"] = tuple(each for _, each in called)
-        parts = _ASYNC.fullmatch(opcode)
-        if parts is not None and parts[1] not in _NO_ASYNC:
-            shapes = [body.instructions[each].shape for each in operands]
-            opcode, fields = self._async(match.start(2), parts, shape, fields, shapes)
-        if is_root is not None:
-            if body.root is not None:
-                self._scanner.fail(match.start(1), "a second ROOT in this computation; expected one")
-            body.root = len(body.instructions)
-        body.index[name] = len(body.instructions)
-        body.instructions.append(Instruction(self._new_id(), opcode, shape, name, **fields))
+            operands, position = body.operands(position)
+            fields["operand_ids"] = tuple(each.id for each in operands)
+        position = self._read_attributes(position, body, fields, depth)
+        is_async = _ASYNC.fullmatch(opcode)
+        if is_async is not None and is_async[1] not in _NO_ASYNC:
+            opcode, fields = self._unfold_async(match.start(2), *is_async.groups(), shape, operands, fields)
+        body.add(Instruction(self._new_id(), opcode, shape, name, **fields))
         return position
 
-    def _new_id(self) -> int:
-        self._next_id += 1
-        return self._next_id - 1
-
     def _end_of_literal(self, position: int) -> int:
-        """The end of what follows `constant(` or `parameter(`, after the ')'."""
+        """The position after what is in the parentheses of `constant(` or `parameter(`."""
         match = _LITERAL.match(self._text, position)
         return match.end() if match else self._scanner.end_of_brackets(position - 1)
 
-    def _operands(self, position: int, body: _Body) -> tuple[tuple[int, ...], int]:
-        """The operands after an instruction's '(', as positions in the computation; the position after its ')'."""
-        plain = _PLAIN_OPERANDS.match(self._text, position)
-        if plain is not None:
-            names = plain[1].replace("%", "").replace(",", " ").split()
-            if all(name in body.index for name in names) and len(names) == plain[1].count(",") + (1 if names else 0):
-                return tuple(body.index[name] for name in names), plain.end()
-        found: list[int] = []
-        while True:
-            match = _OPERAND.match(self._text, position)
-            if match is None:  # the shape of a tuple, or nothing at all
-                start = self._scanner.skip_space(position)
-                if not found and self._text.startswith(")", start):
-                    return (), start + 1
-                if self._text.startswith(("(", "b("), start):
-                    start = self._scanner.end_of_shape(start)
-                match = _OPERAND.match(self._text, start)
-            if match is None:
-                self._scanner.expected(position, "an operand's name, after which ',' or ')' follows")
-            if match[1] not in body.index:
-                self._scanner.fail(match.start(1), f"the operand {match[1]!r} is not defined before in its computation")
-            found.append(body.index[match[1]])
-            position = match.end()
-            if match[2] == ")":
-                return tuple(found), position
+    def _read_attributes(self, position: int, body: Body, fields: dict[str, Any], depth: int) -> int:
+        """Reads the attributes of an instruction into the fields of its record."""
+        callees: list[tuple[int, int]] = []
+        while attribute := _ATTRIBUTE.match(self._text, position):
+            name, start = attribute[1], attribute.end()
+            if name in _CALL_ORDER:
+                identifiers, position = self._read_callees(start, depth)
+                callees.extend((_CALL_ORDER[name], each) for each in identifiers)
+                continue
+            position = self._scanner.end_of_value(start)
+            if name == "control-predecessors":
+                body.add_predecessors(start, position)
+            else:
+                self._attributes.read(name, start, position, fields)
+        if callees:
+            callees.sort(key=lambda pair: pair[0])
+            fields["called_computation_ids"] = tuple(each for _, each in callees)
+        return position
 
-    def _predecessors(self, start: int, end: int, body: _Body) -> list[int]:
-        names = self._text[start:end].strip("{}").replace("%", "").replace(",", " ").split()
-        for name in names:
-            if name not in body.index:
-                self._scanner.fail(start, f"the control predecessor {name!r} is not defined before in its computation")
-        return [body.index[name] for name in names]
-
-    def _called(self, position: int, depth: int) -> tuple[list[int], int]:
-        """The ids of computations that an attribute names or contains, and the position after it."""
-        match = _NAMES.match(self._text, position)
+    def _read_callees(self, position: int, depth: int) -> tuple[list[int], int]:
+        """Reads `%name`, `{%name, %name}`, `{ instructions }` or `{{ instructions }, { instructions }}`: the ids."""
+        match = _CALLEES.match(self._text, position)
         if match is not None:
             names = [match[1]] if match[1] else match[2].replace("%", "").replace(",", " ").split()
-            ids = [self._computation_id(name) for name in names]
-            for name, identifier in zip(names, ids, strict=True):
-                self._first_use.setdefault(identifier, (name, self._scanner.skip_space(position)))
-            return ids, match.end()
+            for name in names:
+                self._callees.setdefault(self._computation_id(name), (name, self._scanner.skip_space(position)))
+            return [self._computation_id(name) for name in names], match.end()
         opening = _OPEN.match(self._text, position)
         if opening is None:
             self._scanner.expected(position, "a computation's name, names in braces, or instructions in braces")
-        nested = _OPEN.match(self._text, opening.end())
-        if nested is None:
-            identifier = self._new_computation_id()
-            return [identifier], self._instructions(opening.end(), identifier, "", depth + 1)
-        ids, position = [], opening.end()
+        if _OPEN.match(self._text, opening.end()) is None:
+            identifier = self._computation_id()
+            return [identifier], self._read_instructions(opening.end(), identifier, "", depth + 1)
+        identifiers, position = [], opening.end()
         while (closing := _CLOSE.match(self._text, position)) is None:
             nested = _OPEN.match(self._text, position)
             if nested is None:
                 self._scanner.expected(position, "'{' and the instructions of a computation, or '}'")
-            ids.append(self._new_computation_id())
-            position = self._instructions(nested.end(), ids[-1], "", depth + 1)
+            identifiers.append(self._computation_id())
+            position = self._read_instructions(nested.end(), identifiers[-1], "", depth + 1)
             comma = _COMMA.match(self._text, position)
             position = comma.end() if comma else position
-        return ids, closing.end()
+        return identifiers, closing.end()
 
-    def _async(
-        self, position: int, parts: re.Match[str], shape: Shape, fields: dict[str, Any], operands: list[Shape]
+    def _unfold_async(
+        self, position: int, opcode: str, stage: str, shape: Shape, operands: tuple[Instruction, ...], fields: dict
     ) -> tuple[str, dict[str, Any]]:
-        """The async opcode and fields of `foo-start` and its like; a start adds the computation that contains foo."""
-        opcode, stage = parts.groups()
-        kept = {"operand_ids": fields["operand_ids"]}
+        """The opcode and fields of `foo-start` and its like; a start adds the computation that contains the foo."""
+        outer = {"operand_ids": fields["operand_ids"]}
         if stage != "start":
-            return f"async-{stage}", kept
+            return f"async-{stage}", outer
         if len(shape.tuple_shapes) < 2:
-            self._scanner.fail(position, f"{opcode}-start has no tuple of operands, result and state as its shape")
+            self._scanner.fail(position, f"{opcode}-start without a tuple of its operands and its result as shape")
         inner = [
-            Instruction(self._new_id(), "parameter", each, f"param_{number}", parameter_number=number)
+            Instruction(self._new_id(), "parameter", each.shape, f"param_{number}", parameter_number=number)
             for number, each in enumerate(operands)
         ]
-        wrapped = {**fields, "operand_ids": tuple(each.id for each in inner)}
-        inner.append(Instruction(self._new_id(), opcode, shape.tuple_shapes[1], opcode, **wrapped))
-        identifier = self._new_computation_id()
-        self._finish(identifier, "async_wrapped", inner[-1].id, inner)
-        return "async-start", {**kept, "called_computation_ids": (identifier,)}
-
-
-def _stored_order(body: _Body) -> list[Instruction]:
-    """The instructions in the protobuf's order: operands before users, depth first from each one without users."""
-    number_of = {each.id: number for number, each in enumerate(body.instructions)}
-    before = [[number_of[operand] for operand in each.operand_ids] for each in body.instructions]
-    used = {number for operands in before for number in operands}
-    order: list[Instruction] = []
-    visiting, done = set(), set()
-    for sink in (number for number in range(len(before)) if number not in used):
-        stack = [sink]
-        while stack:
-            current = stack[-1]
-            if current in done:
-                stack.pop()
-            elif current in visiting:
-                stack.pop()
-                done.add(current)
-                order.append(body.instructions[current])
-            else:
-                visiting.add(current)
-                stack.extend(each for each in reversed(before[current]) if each not in done)
-                stack.extend(each for each in body.predecessors.get(current, ()) if each not in done)
-    return order
+        fields = {**DEFAULTS.get(opcode, {}), **fields, "operand_ids": tuple(each.id for each in inner)}
+        inner.append(Instruction(self._new_id(), opcode, shape.tuple_shapes[1], opcode, **fields))
+        identifier = self._computation_id()
+        self._add_computation(Computation(identifier, "async_wrapped", inner[-1].id, tuple(inner)))
+        return "async-start", {**outer, "called_computation_ids": (identifier,)}

@@ -49,9 +49,9 @@ def _flag(scanner: Scanner, position: int, value: str) -> bool:
 
 def _window(scanner: Scanner, position: int, value: str) -> tuple[WindowDimension, ...]:
     """`{size=3x3 stride=2x2 pad=0_1x1_1 lhs_dilate=1x2 rhs_dilate=2x1 rhs_reversal=0x1}`."""
-    inner, start = _braced(scanner, position, value), 0
+    inner, start = _braced(scanner, position, value).rstrip(), 0
     columns: dict[str, Sequence[int]] = {}
-    while inner[start:].strip(" ,\n"):
+    while start < len(inner):
         match = _WINDOW_PART.match(inner, start)
         if match is None or (match[1] != "pad" and match[1] not in _WINDOW_FIELDS):
             where = scanner.skip_space(position + 1 + start)
@@ -67,9 +67,7 @@ def _window(scanner: Scanner, position: int, value: str) -> tuple[WindowDimensio
         if len(columns.setdefault(name, [default] * rank)) != rank:
             scanner.fail(position, f"the window has {rank} sizes, but {len(columns[name])} of {name}: expected as many")
     columns["reversal"] = [bool(each) for each in columns["reversal"]]
-    return tuple(
-        WindowDimension(**{name: values[index] for name, values in columns.items()}) for index in range(rank)
-    )
+    return tuple(WindowDimension(**{name: values[index] for name, values in columns.items()}) for index in range(rank))
 
 
 def _pair(scanner: Scanner, position: int, part: str) -> tuple[int, int]:
@@ -108,9 +106,9 @@ def _roles(scanner: Scanner, position: int, labels: str, first: str, second: str
 
 def _slices(scanner: Scanner, position: int, value: str) -> tuple[SliceDimension, ...]:
     """`{[0:8], [1:9:2]}`: start, limit and stride."""
-    inner, start = _braced(scanner, position, value), 0
+    inner, start = _braced(scanner, position, value).rstrip(), 0
     found: list[SliceDimension] = []
-    while inner[start:].strip():
+    while start < len(inner):
         match = _SLICE.match(inner, start)
         if match is None:
             scanner.expected(position + 1 + start, "a range such as [0:8] or [0:8:2]")
@@ -136,6 +134,7 @@ def _padding(scanner: Scanner, position: int, value: str) -> tuple[PaddingDimens
 _FIELDS: dict[str, tuple[str, Callable[[Scanner, int, str], Any]]] = {
     "dimensions": ("dimensions", _integers),
     "iota_dimension": ("dimensions", _one_dimension),
+    "inferred_dimension": ("dimensions", _one_dimension),
     "window": ("window", _window),
     "dim_labels": ("convolution", _convolution),
     "slice": ("slice_dimensions", _slices),
@@ -155,7 +154,7 @@ class Attributes:
         self._known: dict[str, dict[str, Any]] = {name: {} for name in _FIELDS}
 
     def read(self, name: str, start: int, end: int, fields: dict[str, Any]) -> None:
-        """Sets the field of attribute `name`, whose value is text[start:end]; an attribute without a field is ignored."""
+        """Sets the field of attribute `name`, whose value is text[start:end]; ignores attributes without a field."""
         known = self._known.get(name)
         if known is None:
             return

@@ -24,7 +24,8 @@ _TYPE_NUMBERS = {name: number for number, name in ELEMENT_TYPE_NAMES.items() if 
 # A string that is not closed extends to the end of the text. So the pattern always matches, at once: without that, a
 # text of many escaped quotes would be scanned again from each of them.
 STRING = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
-ARRAY = r"[a-z]\w*\[[^\]\[(){}\"=]*\](?:\{[^{}\"=]*\})?"
+NAME = r"[\w.\-]+"
+ARRAY = r"[a-z]\w*\[[^\]\[(){}\"]*\](?:\{[^{}\"]*\})?"
 
 _COMMENT_OR_STRING = re.compile(rf"{STRING}|/\*.*?(?:\*/|\Z)|//[^\n]*", re.DOTALL)
 _BRACKET = re.compile(rf"{STRING}|[(){{}}\[\]]", re.DOTALL)
@@ -35,7 +36,7 @@ _BARE = re.compile(r"(?:[^\s,(){}\[\]\"'<]+|'[^'\n]*'|<=|<[^<>\n]*>|<)+")
 _BEFORE_BRACE = re.compile(r"[ \t]+(?=\{)")
 _NOT_LINE = re.compile(r"[^\n]")
 _ARRAY = re.compile(ARRAY, re.ASCII)
-_ARRAY_PARTS = re.compile(r"([a-z]\w*)\[([^\]]*)\](?:\{([^:}]*)(:?[^}]*)\})?", re.ASCII)
+_ARRAY_PARTS = re.compile(r"([a-z]\w*)\[([^\]]*)\](?:\{([^:}]*))?", re.ASCII)  # tiles follow a ":"
 _DIMENSION = re.compile(r"\s*(<=)?\s*(\?|-?[0-9]{1,19})\s*", re.ASCII)
 _INTEGER = re.compile(r"\s*(-?[0-9]{1,19})\s*", re.ASCII)
 _SPACE = re.compile(r"\s*")
@@ -122,9 +123,9 @@ class Scanner:
                 if match is None:
                     break
                 position = match.end()
+            if character not in '"{':
                 space = _BEFORE_BRACE.match(text, position)  # `replica_groups=mesh['x'=2] {'x'}`
-                if space is not None:
-                    position = space.end()
+                position = space.end() if space else position
         if position == start and text[start : start + 1] not in (",", "\n", ""):  # an empty `padding=` is valid
             self.expected(position, "the attribute's value")
         return position
@@ -157,7 +158,7 @@ class Scanner:
             return Shape(_TUPLE, tuple_shapes=self._tuple_parts(start, end, depth))
         if self.text.startswith("b(", start):
             return Shape(_BUFFER, tuple_shapes=self._tuple_parts(start + 1, end, depth))
-        name, sizes, layout, suffix = _ARRAY_PARTS.match(self.text, start).groups()
+        name, sizes, layout = _ARRAY_PARTS.match(self.text, start).groups()
         if name not in _TYPE_NUMBERS:
             self.fail(start, f"the element type {name!r} is unknown; expected one such as f32, bf16, s32 or pred")
         position = start + len(name) + 1

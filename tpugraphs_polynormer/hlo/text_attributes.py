@@ -100,7 +100,8 @@ def _roles(scanner: Scanner, position: int, labels: str, first: str, second: str
     spatial = sorted(label for label in labels if label.isdigit())
     known = first + second + "".join(map(str, range(len(spatial))))
     if sorted(labels.replace("?", "")) != sorted(known):
-        scanner.fail(position, f"the dimension labels {labels!r} are not {first!r}, {second!r} and 0, 1 ..., each once")
+        message = f"found the dimension labels {labels[:40]!r}"
+        scanner.fail(position, f"{message}, expected {first!r}, {second!r} and 0, 1 ..., each once")
     return labels.index(first), labels.index(second), tuple(labels.index(label) for label in spatial)
 
 

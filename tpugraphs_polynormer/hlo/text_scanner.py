@@ -148,19 +148,26 @@ class Scanner:
         key = self.text[start:end]
         found = self._shapes.get(key)
         if found is None:
-            self._shapes[key] = found = self._read_shape(start, end, 0)
+            self._shapes[key] = found = self._read_shape(start, 0)[0]
         return found
 
-    def _read_shape(self, start: int, end: int, depth: int) -> Shape:
+    def _read_shape(self, start: int, depth: int) -> tuple[Shape, int]:
+        """The shape that starts at `start`, and where it ends."""
         if depth > MAX_NESTING:
             self.fail(start, f"shapes are nested deeper than {MAX_NESTING} levels")
-        if self.text.startswith("(", start):
-            return Shape(_TUPLE, tuple_shapes=self._tuple_parts(start, end, depth))
-        if self.text.startswith("b(", start):
-            return Shape(_BUFFER, tuple_shapes=self._tuple_parts(start + 1, end, depth))
-        name, sizes, layout = _ARRAY_PARTS.match(self.text, start).groups()
+        for opening, number in (("(", _TUPLE), ("b(", _BUFFER)):
+            if self.text.startswith(opening, start):
+                parts, end = self._tuple_parts(start + len(opening), depth)
+                return Shape(number, tuple_shapes=parts), end
+        return self._array(start), self.end_of_shape(start)
+
+    def _array(self, start: int) -> Shape:
+        match = _ARRAY_PARTS.match(self.text, start)
+        if match is None:
+            self.expected(start, "a shape in a tuple, such as f32[2,3]{1,0}")
+        name, sizes, layout = match.groups()
         if name not in _TYPE_NUMBERS:
-            self.fail(start, f"the element type {name!r} is unknown; expected one such as f32, bf16, s32 or pred")
+            self.fail(start, f"the element type {name[:40]!r} is unknown; expected one such as f32, bf16, s32 or pred")
         position = start + len(name) + 1
         dimensions = self._dimensions(position, sizes)
         if layout is None:
@@ -168,22 +175,23 @@ class Scanner:
             return Shape(_TYPE_NUMBERS[name], dimensions, (), tuple(reversed(range(len(dimensions)))))
         order = self.integers(position + len(sizes) + 2, layout)
         if order and sorted(order) != list(range(len(dimensions))):
-            message = f"the layout {{{layout}}} does not fit the shape [{sizes}]"
+            message = f"the layout {{{layout[:40]}}} does not fit the shape [{sizes[:40]}]"
             self.fail(start, f"{message}; expected each of its {len(dimensions)} dimensions once")
         return Shape(_TYPE_NUMBERS[name], dimensions, (), order)
 
-    def _tuple_parts(self, start: int, end: int, depth: int) -> tuple[Shape, ...]:
+    def _tuple_parts(self, position: int, depth: int) -> tuple[tuple[Shape, ...], int]:
+        """The shapes of a tuple, after its '(', and where its ')' ends."""
         parts: list[Shape] = []
-        position = self.skip_space(start + 1)
-        while position < end - 1:
-            part_end = self.end_of_shape(position)
-            parts.append(self._read_shape(position, part_end, depth + 1))
-            position = self.skip_space(part_end)
-            if position < end - 1:
-                if self.text[position] != ",":
-                    self.expected(position, "',' or ')' in a tuple's shape")
+        position = self.skip_space(position)
+        while not self.text.startswith(")", position):
+            part, position = self._read_shape(position, depth + 1)
+            parts.append(part)
+            position = self.skip_space(position)
+            if self.text.startswith(",", position):
                 position = self.skip_space(position + 1)
-        return tuple(parts)
+            elif not self.text.startswith(")", position):
+                self.expected(position, "',' or ')' in the shape of a tuple")
+        return tuple(parts), position + 1
 
     def _dimensions(self, position: int, sizes: str) -> tuple[int, ...]:
         """Sizes such as `2,<=8,?`: a bounded dynamic dimension counts with its bound."""
@@ -191,7 +199,7 @@ class Scanner:
         for part in sizes.split(",") if sizes.strip() else ():
             match = _DIMENSION.fullmatch(part)
             if match is None:
-                self.fail(position, f"the dimension {part!r} is none; expected a number, <= a number, or ?")
+                self.fail(position, f"the dimension {part[:40]!r} is none; expected a number, <= a number, or ?")
             found.append(_UNBOUNDED if match[2] == "?" else self.integer(position, match[2]))
             position += len(part) + 1
         return tuple(found)

@@ -3,10 +3,10 @@
     python benchmarks/featurize.py [--file PROGRAM] [--copies 14] [--repeats 7]
     python benchmarks/featurize.py --quick    # one repeat, to check that it runs
 
-The program is read as protobuf and as text: with --file, an HLO text or protobuf, whose other form is made here; without,
-the real tuning file, if there is one (in TPUGRAPHS_REAL_DATA, or in shared/real beside the project). The text that is
-made has metadata of a usual length in every line, which its reader must skip. --copies repeats the program within one module: 14 copies of that file are as large as the largest graph of
-TpuGraphs.
+The program is read as protobuf and as text. With --file it is an HLO text or protobuf, of which the other form is made
+here; without, the real tuning file, if there is one (in TPUGRAPHS_REAL_DATA, or in shared/real beside the project). A
+text that is made has metadata of a usual length in every line, which the reader must skip. --copies repeats the program
+within one module: 14 copies of that file are as large as the largest graph of TpuGraphs.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _shift(computation: Computation, by: int) -> Computation:
 def write_text(module: Module) -> bytes:
     """The module as HLO text, each instruction with metadata as JAX writes it."""
     metadata = (
-        ', metadata={op_type="conv_general_dilated" op_name="jit(train_step)/jvp(ResNet)/block_3/conv_2/conv_general_dilated"'
+        ', metadata={op_type="conv_general_dilated" op_name="jit(train_step)/jvp(ResNet)/block_3/conv_general_dilated"'
         ' source_file="/home/user/project/models/resnet.py" source_line=123}'
     )
     lines = serialize_text(module).splitlines()
@@ -114,7 +114,7 @@ def main() -> None:
     binary = data if as_given and not is_text(data) else serialize_module(module)
     count = sum(len(each.instructions) for each in module.computations)
     print(
-        f"{arguments.file.name}: {count:,} instructions, {len(binary):,} bytes of protobuf, {len(text):,} bytes of text, "
+        f"{arguments.file.name}: {count:,} instructions, {len(binary):,} bytes of protobuf, {len(text):,} of text, "
         f"median of {arguments.repeats} repeats"
     )
     works: dict[str, Callable[[], object]] = {

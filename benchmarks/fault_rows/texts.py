@@ -12,9 +12,7 @@ from fault_rows.outcome import Outcome, Row
 from fault_rows.stages import Inputs
 
 _SAMPLES = Path(__file__).parents[2] / "tests" / "hlo"
-_WORDS = [
-    word.encode() for word in "{ } ( ) [ ] \" \\ , = % : /* */ // ROOT ENTRY <= ? ' -> x _ - => add f32[ }}".split()
-]
+_WORDS = b"{ } ( ) [ ] \" \\ , = % : /* */ // ROOT ENTRY <= ? ' -> x _ - => add f32[ }}".split()
 
 
 def make_rows(inputs: Inputs, work: Path, seed: int, num_cases: int) -> list[Row]:

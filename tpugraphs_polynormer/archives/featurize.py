@@ -129,11 +129,14 @@ def featurize_path(source: Path | str, output: Path | str, **draw: Any) -> Featu
 
 def _find_programs(folder: Path) -> tuple[Path, ...]:
     """The files below a folder that may be programs; XLA dumps one program in both forms, and other things as *.txt."""
-    found = {path.with_name(_stem(path)): path for path in sorted(folder.rglob("*.pb"))}
+    found = list(folder.rglob("*.pb"))
+    taken = {(path.parent, _stem(path)) for path in found}
     for path in sorted([*folder.rglob("*.txt"), *folder.rglob("*.hlo")]):
-        if path.with_name(_stem(path)) not in found and _starts_as_text(path):
-            found[path.with_name(_stem(path))] = path
-    return tuple(sorted(found.values()))
+        key = path.parent, _stem(path)
+        if key not in taken and _starts_as_text(path):
+            found.append(path)
+            taken.add(key)
+    return tuple(sorted(found))
 
 
 def _stem(path: Path) -> str:

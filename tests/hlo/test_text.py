@@ -168,6 +168,31 @@ def test_a_scheduled_text_gets_the_order_of_the_protobuf():
 
 
 @pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        # new XLA: instructions are numbered in each computation, so a number occurs twice
+        (("max.3", "body.4", "add.1", "cond.2"), ["add.1", "cond.2", "max.3", "body.4", "main.9"]),
+        (("max.3", "body.4", "add.1", "cond"), ["max.3", "body.4", "add.1", "cond", "main.9"]),  # one has no number
+        (("max.13", "body.14", "add.11", "cond.12"), ["max.13", "body.14", "add.11", "cond.12", "main.29"]),  # older
+        (("max.4", "body.3", "add.1", "cond.2"), ["max.4", "body.3", "add.1", "cond.2", "main.9"]),  # not callees first
+    ],
+)
+def test_computations_are_in_the_order_of_their_numbers(names, expected):
+    first, body, second, condition = names
+    text = f"""HloModule m
+{first} {{ x.1 = f32[] parameter(0) }}
+{body} {{ x.1 = f32[] parameter(0)
+  ROOT y.2 = f32[] call(x.1), to_apply={first} }}
+{second} {{ x.1 = f32[] parameter(0) }}
+{condition} {{ x.1 = f32[] parameter(0)
+  ROOT y.2 = f32[] call(x.1), to_apply={second} }}
+ENTRY {expected[-1]} {{ x.1 = f32[] parameter(0)
+  ROOT y.2 = f32[] while(x.1), body={body}, condition={condition} }}
+"""
+    assert [each.name for each in parse_text(text).computations] == expected
+
+
+@pytest.mark.parametrize(
     ("shape", "expected"),
     [
         ("f32[]", Shape(11)),
@@ -200,6 +225,12 @@ def test_the_real_program_survives_the_round_trip(real_data):
     text = serialize_text(module)
     assert_same_graph(parse_text(text), module)
     assert serialize_text(parse_text(text)) == text
+
+
+@pytest.mark.parametrize("text", [OLD, NEW], ids=["old", "new"])
+def test_the_samples_survive_the_round_trip(text):
+    module = parse_text(text)
+    assert_same_graph(parse_text(serialize_text(module)), module)
 
 
 def test_the_writer_names_what_it_cannot_write():

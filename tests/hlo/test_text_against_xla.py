@@ -146,6 +146,30 @@ def test_text_and_protobuf_of_a_compiled_program_are_equal_up_to_the_order_of_co
     assert_same_graph(sort_computations(parse_text(text)), sort_computations(expected))
 
 
+def test_tensorflows_xla_prints_what_it_stores():
+    """The XLA in TensorFlow is another version than the one in jaxlib."""
+    tf = pytest.importorskip("tensorflow")
+
+    @tf.function(jit_compile=True)
+    def step(images, kernel, weights):
+        with tf.GradientTape() as tape:
+            tape.watch(kernel)
+            hidden = tf.nn.max_pool2d(tf.nn.relu(tf.nn.conv2d(images, kernel, 2, "SAME")), 2, 2, "VALID")
+            logits = tf.reshape(hidden, [8, -1]) @ weights
+            loss = (
+                tf.reduce_mean(tf.nn.log_softmax(logits))
+                + tf.while_loop(lambda i: i < 9.0, lambda i: i * 2.0, [1.0])[0]
+            )
+        return tape.gradient(loss, kernel), tf.random.stateless_uniform([3], [1, 2])
+
+    inputs = tf.ones((8, 16, 16, 3)), tf.ones((3, 3, 3, 8)), tf.ones((128, 5))
+    describe = step.experimental_get_compiler_ir(*inputs)
+    lowered, compiled = (parse_text(describe(stage=stage)) for stage in ("hlo", "optimized_hlo"))
+    assert_same_graph(lowered, parse_module(describe(stage="hlo_serialized")))
+    stored = parse_module(describe(stage="optimized_hlo_serialized"))
+    assert_same_graph(sort_computations(compiled), sort_computations(stored))
+
+
 @pytest.mark.parametrize("text", [OLD, NEW], ids=["old", "new"])
 def test_xla_reads_the_samples_in_the_same_way(text):
     expected = parse_module(xla.hlo_module_from_text(text).as_serialized_hlo_module_proto())

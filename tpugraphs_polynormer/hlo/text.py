@@ -5,10 +5,10 @@ numbered as they occur. It reads the forms that XLA has printed over the years: 
 with and without %, computations by name or in place, comments, and the short form of asynchronous operations. Literals,
 metadata, sharding and backend configurations are skipped.
 
-Order of the nodes: instructions are in the protobuf's order. The text of a scheduled module (is_scheduled=true) has
-them in the order of execution; they are put back. Computations are in the order of the text. That is the protobuf's
-order for programs that are not compiled yet, and for all programs of older XLA versions; new versions (jaxlib 0.10) may
-write the computations of a compiled program in one order as text and in another as protobuf.
+Order of the nodes (text_order.py): instructions are in the protobuf's order; the text of a scheduled module has them in
+the order of execution, and they are put back. Computations are in the protobuf's order for programs that are not
+compiled yet, and for all programs of XLA versions up to 2023. New versions list the computations that compiler passes
+have made in one order as text and in another as protobuf; the order of the text is kept.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 from tpugraphs_polynormer.hlo.module import Computation, Instruction, Module, Shape
 from tpugraphs_polynormer.hlo.text_attributes import DEFAULTS, Attributes
 from tpugraphs_polynormer.hlo.text_body import Body
+from tpugraphs_polynormer.hlo.text_order import order_computations
 from tpugraphs_polynormer.hlo.text_scanner import ARRAY, MAX_NESTING, NAME, Scanner
 
 _BYTE_ORDER_MARK = "\ufeff"
@@ -95,7 +96,8 @@ class _Reader:
         for identifier, (name, where) in self._callees.items():
             if identifier not in self._defined:
                 self._scanner.fail(where, f"the computation {name!r} is not in the text; expected a whole module")
-        return Module(self._name, tuple(self._computations), self._entry or self._computations[-1].id)
+        entry = self._entry or self._computations[-1].id
+        return Module(self._name, tuple(order_computations(self._computations)), entry)
 
     def _read_header(self) -> int:
         """Reads the module's line and the tables of source locations; a text may have neither."""

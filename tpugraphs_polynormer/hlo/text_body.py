@@ -1,10 +1,11 @@
-"""A computation of HLO text while it is read: operands by name, the root, and the order of storage."""
+"""A computation of HLO text while it is read: operands by name, the root, control predecessors."""
 
 from __future__ import annotations
 
 import re
 
 from tpugraphs_polynormer.hlo.module import Instruction
+from tpugraphs_polynormer.hlo.text_order import order_instructions
 from tpugraphs_polynormer.hlo.text_scanner import ARRAY, NAME, Scanner
 
 _PLAIN_OPERANDS = re.compile(r"([%\w.\-,\s]*)\)", re.ASCII)
@@ -80,24 +81,5 @@ class Body:
         return found
 
     def stored_order(self) -> list[Instruction]:
-        """The instructions in a protobuf's order: depth first from each one without users, operands in their order."""
-        number_of = {each.id: number for number, each in enumerate(self.instructions)}
-        operands = [[number_of[operand] for operand in each.operand_ids] for each in self.instructions]
-        used = {number for numbers in operands for number in numbers}
-        order: list[Instruction] = []
-        entered: set[int] = set()
-        left: set[int] = set()
-        for sink in (number for number in range(len(operands)) if number not in used):
-            stack = [sink]
-            while stack:
-                current = stack[-1]
-                if current in entered:
-                    stack.pop()
-                    if current not in left:
-                        left.add(current)
-                        order.append(self.instructions[current])
-                    continue
-                entered.add(current)
-                before = [*reversed(operands[current]), *self._predecessors.get(current, ())]
-                stack.extend(each for each in before if each not in left)
-        return order
+        """The instructions in a protobuf's order; see `order_instructions`."""
+        return order_instructions(self.instructions, self._predecessors)

@@ -11,15 +11,15 @@ from tpugraphs_polynormer.hlo.module import Shape
 
 MAX_NESTING = 100  # of tuples and of computations, as in a protobuf
 _MIN_INT64, _MAX_INT64 = -(1 << 63), (1 << 63) - 1
-_UNBOUNDED = _MIN_INT64  # the size that XLA stores for a dimension "?"
-_TUPLE, _BUFFER = 13, 34
+UNBOUNDED = _MIN_INT64  # the size that XLA stores for a dimension "?"
+TUPLE, BUFFER = 13, 34
 
 # Types newer than the dataset have no feature column, but a program may contain them.
 _NEWER_TYPES = {
     "f8e5m2": 19, "f8e4m3fn": 20, "s4": 21, "u4": 22, "f8e4m3b11fnuz": 23, "f8e5m2fnuz": 24, "f8e4m3fnuz": 25,
     "s2": 26, "u2": 27, "f8e4m3": 28, "f8e3m4": 29, "s1": 30, "u1": 31, "f4e2m1fn": 32, "f8e8m0fnu": 33,
 }  # fmt: skip
-_TYPE_NUMBERS = {name: number for number, name in ELEMENT_TYPE_NAMES.items() if number != _TUPLE} | _NEWER_TYPES
+TYPE_NUMBERS = {name: number for number, name in ELEMENT_TYPE_NAMES.items() if number != TUPLE} | _NEWER_TYPES
 
 # A string that is not closed extends to the end of the text. So the pattern always matches, at once: without that, a
 # text of many escaped quotes would be scanned again from each of them.
@@ -155,7 +155,7 @@ class Scanner:
         """The shape that starts at `start`, and where it ends."""
         if depth > MAX_NESTING:
             self.fail(start, f"shapes are nested deeper than {MAX_NESTING} levels")
-        for opening, number in (("(", _TUPLE), ("b(", _BUFFER)):
+        for opening, number in (("(", TUPLE), ("b(", BUFFER)):
             if self.text.startswith(opening, start):
                 parts, end = self._tuple_parts(start + len(opening), depth)
                 return Shape(number, tuple_shapes=parts), end
@@ -166,18 +166,18 @@ class Scanner:
         if match is None:
             self.expected(start, "a shape in a tuple, such as f32[2,3]{1,0}")
         name, sizes, layout = match.groups()
-        if name not in _TYPE_NUMBERS:
+        if name not in TYPE_NUMBERS:
             self.fail(start, f"the element type {name[:40]!r} is unknown; expected one such as f32, bf16, s32 or pred")
         position = start + len(name) + 1
         dimensions = self._dimensions(position, sizes)
         if layout is None:
             # As XLA's own reader does: the last dimension is minor.
-            return Shape(_TYPE_NUMBERS[name], dimensions, (), tuple(reversed(range(len(dimensions)))))
+            return Shape(TYPE_NUMBERS[name], dimensions, (), tuple(reversed(range(len(dimensions)))))
         order = self.integers(position + len(sizes) + 2, layout)
         if order and sorted(order) != list(range(len(dimensions))):
             message = f"the layout {{{layout[:40]}}} does not fit the shape [{sizes[:40]}]"
             self.fail(start, f"{message}; expected each of its {len(dimensions)} dimensions once")
-        return Shape(_TYPE_NUMBERS[name], dimensions, (), order)
+        return Shape(TYPE_NUMBERS[name], dimensions, (), order)
 
     def _tuple_parts(self, position: int, depth: int) -> tuple[tuple[Shape, ...], int]:
         """The shapes of a tuple, after its '(', and where its ')' ends."""
@@ -200,7 +200,7 @@ class Scanner:
             match = _DIMENSION.fullmatch(part)
             if match is None:
                 self.fail(position, f"the dimension {part[:40]!r} is none; expected a number, <= a number, or ?")
-            found.append(_UNBOUNDED if match[2] == "?" else self.integer(position, match[2]))
+            found.append(UNBOUNDED if match[2] == "?" else self.integer(position, match[2]))
             position += len(part) + 1
         return tuple(found)
 

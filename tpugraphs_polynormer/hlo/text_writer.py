@@ -6,10 +6,11 @@ import re
 from collections.abc import Sequence
 
 from tpugraphs_polynormer.errors import HloError
-from tpugraphs_polynormer.hlo.describe import describe_shape
 from tpugraphs_polynormer.hlo.module import ConvolutionDimensions, Instruction, Module, Shape, WindowDimension
 from tpugraphs_polynormer.hlo.text_attributes import DEFAULTS
+from tpugraphs_polynormer.hlo.text_scanner import BUFFER, TUPLE, TYPE_NUMBERS, UNBOUNDED
 
+_TYPE_NAMES = {number: name for name, number in TYPE_NUMBERS.items()}
 _VALID_NAME = re.compile(r"[A-Za-z_][\w.\-]*", re.ASCII)
 _CALLS = {
     "while": ("body", "condition"),
@@ -64,10 +65,13 @@ def _line(instruction: Instruction, names: dict[int, str], computations: dict[in
 
 def _shape(shape: Shape) -> str:
     """A shape with its layouts; `{}` marks an array without one."""
-    if shape.element_type == 13:
-        return f"({', '.join(map(_shape, shape.tuple_shapes))})"
+    if shape.element_type in (TUPLE, BUFFER):
+        return f"{'b' if shape.element_type == BUFFER else ''}({', '.join(map(_shape, shape.tuple_shapes))})"
+    if shape.element_type not in _TYPE_NAMES:
+        raise HloError(f"element type {shape.element_type} has no name in HLO text; expected 0..{BUFFER}")
     layout = _joined(shape.minor_to_major) if shape.dimensions else ""
-    return describe_shape(shape) + layout
+    sizes = ("?" if size == UNBOUNDED else str(size) for size in shape.dimensions)
+    return f"{_TYPE_NAMES[shape.element_type]}[{','.join(sizes)}]{layout}"
 
 
 def _joined(values: Sequence[int]) -> str:

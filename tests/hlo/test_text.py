@@ -266,6 +266,7 @@ def test_the_content_decides_what_a_file_is():
         (program("a = q32[2] parameter(0)"), 3, 5, "the element type 'q32' is unknown"),
         (program("a = f32[2,x] parameter(0)"), 3, 11, "the dimension 'x' is none"),
         (program("a = f32[2,3]{1,1} parameter(0)"), 3, 5, "the layout {1,1} does not fit the shape [2,3]"),
+        (program("a = f32[2,3]{1\n} parameter(0)"), 3, 5, "the layout {1 } does not fit the shape [2,3]"),
         (program("a = f32[2]{9999999999999999999} parameter(0)"), 3, 12, "a number of at most 64 bits"),
         (program("a = (f32[2] f32[2]) parameter(0)"), 3, 13, "expected ',' or ')' in the shape of a tuple"),
         (program("a = add(x)"), 3, 5, "found 'add(x)', expected a shape"),

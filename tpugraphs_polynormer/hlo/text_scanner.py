@@ -27,13 +27,21 @@ STRING = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
 NAME = r"[\w.\-]+"
 ARRAY = r"[a-z]\w*\[[^\]\[(){}\"]*\](?:\{[^{}\"]*\})?"
 
+
+def _nested_braces(levels: int) -> str:
+    """The pattern of a group in braces, with strings and with groups nested to a number of levels."""
+    inner = STRING if levels == 1 else f"(?:{STRING}|{_nested_braces(levels - 1)})"
+    return rf"\{{[^{{}}\"]*(?:{inner}[^{{}}\"]*)*\}}"
+
+
 _COMMENT_OR_STRING = re.compile(rf"{STRING}|/\*.*?(?:\*/|\Z)|//[^\n]*", re.DOTALL)
 _BRACKET = re.compile(rf"{STRING}|[(){{}}\[\]]", re.DOTALL)
 _CLOSERS = {"(": ")", "{": "}", "[": "]"}
 _STRING = re.compile(STRING, re.DOTALL)
-_FLAT_BRACES = re.compile(rf"\{{[^{{}}()\[\]\"]*(?:{STRING}[^{{}}()\[\]\"]*)*\}}", re.DOTALL)
+_BRACES = re.compile(_nested_braces(4), re.DOTALL)  # most configurations; a loop reads deeper ones
 _BARE = re.compile(r"(?:[^\s,(){}\[\]\"'<]+|'[^'\n]*'|<=|<[^<>\n]*>|<)+")
 _BEFORE_BRACE = re.compile(r"[ \t]+(?=\{)")
+_UNPRINTABLE = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")  # a message has one line
 _NOT_LINE = re.compile(r"[^\n]")
 _ARRAY = re.compile(ARRAY, re.ASCII)
 _ARRAY_PARTS = re.compile(r"([a-z]\w*)\[([^\]]*)\](?:\{([^:}]*))?", re.ASCII)  # tiles follow a ":"
@@ -65,7 +73,7 @@ class Scanner:
         position = min(position, len(self.text))
         line = self.text.count("\n", 0, position) + 1
         column = position - self.text.rfind("\n", 0, position)
-        raise HloError(f"HLO text, line {line}, column {column}: {message}")
+        raise HloError(f"HLO text, line {line}, column {column}: {_UNPRINTABLE.sub(' ', message)}")
 
     def expected(self, position: int, what: str) -> NoReturn:
         """Raises HloError: something else is at that position, after white space."""
@@ -93,7 +101,7 @@ class Scanner:
 
     def end_of_brackets(self, position: int) -> int:
         """The end of the group in brackets that starts at `position`."""
-        flat = _FLAT_BRACES.match(self.text, position)
+        flat = _BRACES.match(self.text, position)
         if flat is not None:
             return flat.end()
         closers: list[str] = []

@@ -16,11 +16,11 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from fault_rows import bundles, disks, kills, mutations, processes, writers
+from fault_rows import bundles, disks, kills, mutations, processes, texts, writers
 from fault_rows.outcome import Row, format_row, run_row
 from fault_rows.stages import Inputs
 
-_QUICK = ("kill simulate", "archives", "protobufs", "tars and zips", "writers simulate", "disk featurize")
+_QUICK = ("kill simulate", "archives", "protobufs", "texts", "tars and zips", "writers simulate", "disk featurize")
 
 
 def make_rows(work: Path, seed: int, is_quick: bool) -> list[Row]:
@@ -30,6 +30,7 @@ def make_rows(work: Path, seed: int, is_quick: bool) -> list[Row]:
     return [
         *kills.make_rows(inputs, work, seed, 2 if is_quick else 20),
         *mutations.make_rows(inputs, work, seed, *((1, 1) if is_quick else (10, 100))),
+        *texts.make_rows(inputs, work, seed, 1 if is_quick else 100),
         *bundles.make_rows(work, not is_quick),
         *writers.make_rows(inputs, work, seed, 1 if is_quick else 5),
         *disks.make_rows(inputs, work, seed, 1 if is_quick else 5),

@@ -1,11 +1,12 @@
 """The rate of feature extraction: HLO instructions per second from bytes to arrays, on one core.
 
-    python benchmarks/featurize.py [--file PROGRAM.pb] [--copies 14] [--repeats 7]
+    python benchmarks/featurize.py [--file PROGRAM] [--copies 14] [--repeats 7]
     python benchmarks/featurize.py --quick    # one repeat, to check that it runs
 
-Without --file it uses the real tuning file, if there is one (in TPUGRAPHS_REAL_DATA, or in shared/real beside the
-project). --copies repeats the program within one module: 14 copies of that file are as large as the largest graph of
-TpuGraphs.
+The program is read as protobuf and as text. With --file it is an HLO text or protobuf, of which the other form is made
+here; without, the real tuning file, if there is one (in TPUGRAPHS_REAL_DATA, or in shared/real beside the project). A
+text that is made has metadata of a usual length in every line, which the reader must skip. --copies repeats the program
+within one module: 14 copies of that file are as large as the largest graph of TpuGraphs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from real_data import REAL_DATA
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.module import Computation, Instruction, Module
+from tpugraphs_polynormer.hlo.program import parse_program
 from tpugraphs_polynormer.hlo.protobuf import parse_module
+from tpugraphs_polynormer.hlo.text import is_text, parse_text
+from tpugraphs_polynormer.hlo.text_writer import serialize_text
 from tpugraphs_polynormer.hlo.writer import serialize_module
 
 _REAL_FILE = REAL_DATA / "tpugraphs" / "protobuf" / "module_tuning_data_layout.pb"
@@ -55,6 +59,16 @@ def _shift(computation: Computation, by: int) -> Computation:
     )
 
 
+def write_text(module: Module) -> bytes:
+    """The module as HLO text, each instruction with metadata as JAX writes it."""
+    metadata = (
+        ', metadata={op_type="conv_general_dilated" op_name="jit(train_step)/jvp(ResNet)/block_3/conv_general_dilated"'
+        ' source_file="/home/user/project/models/resnet.py" source_line=123}'
+    )
+    lines = serialize_text(module).splitlines()
+    return "\n".join(line + metadata if " = " in line else line for line in lines).encode()
+
+
 def measure(work: Callable[[], object], repeats: int) -> list[float]:
     """The CPU seconds of each repeat, after one warm-up; CPU time depends little on other load."""
     work()
@@ -69,7 +83,7 @@ def measure(work: Callable[[], object], repeats: int) -> list[float]:
 def report(name: str, count: int, seconds: list[float]) -> str:
     """A line with the median rate and those of the slowest and fastest repeat."""
     median, slowest, fastest = (count / each for each in (statistics.median(seconds), max(seconds), min(seconds)))
-    return f"{name:<18}{median:>12,.0f} instructions/s   (slowest {slowest:,.0f}, fastest {fastest:,.0f})"
+    return f"{name:<20}{median:>12,.0f} instructions/s   (slowest {slowest:,.0f}, fastest {fastest:,.0f})"
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -86,21 +100,32 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measures reading, feature extraction, and both."""
+    """Measures reading of both forms, feature extraction, and both together."""
     arguments = parse_arguments()
     try:
         data = arguments.file.read_bytes()
-        module = parse_module(data)
+        module = parse_program(data)
     except (OSError, UserError) as error:
         raise SystemExit(f"{arguments.file}: {error}; name an HLO file with --file") from error
     if arguments.copies > 1:
         module = repeat_program(module, arguments.copies)
-        data = serialize_module(module)
+    as_given = arguments.copies == 1
+    text = data if as_given and is_text(data) else write_text(module)
+    binary = data if as_given and not is_text(data) else serialize_module(module)
     count = sum(len(each.instructions) for each in module.computations)
-    print(f"{arguments.file.name}: {count:,} instructions, {len(data):,} bytes, median of {arguments.repeats} repeats")
-    print(report("read", count, measure(lambda: parse_module(data), arguments.repeats)))
-    print(report("features", count, measure(lambda: featurize_module(module), arguments.repeats)))
-    print(report("bytes to arrays", count, measure(lambda: featurize_module(parse_module(data)), arguments.repeats)))
+    print(
+        f"{arguments.file.name}: {count:,} instructions, {len(binary):,} bytes of protobuf, {len(text):,} of text, "
+        f"median of {arguments.repeats} repeats"
+    )
+    works: dict[str, Callable[[], object]] = {
+        "read protobuf": lambda: parse_module(binary),
+        "read text": lambda: parse_text(text),
+        "features": lambda: featurize_module(module),
+        "protobuf to arrays": lambda: featurize_module(parse_module(binary)),
+        "text to arrays": lambda: featurize_module(parse_text(text)),
+    }
+    for name, work in works.items():
+        print(report(name, count, measure(work, arguments.repeats)))
 
 
 if __name__ == "__main__":

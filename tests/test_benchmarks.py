@@ -29,10 +29,11 @@ TABLES = {
             "| kill -9 of simulate | 2 | 2 |",
             "| damaged npz archives | 100 | 100 |",
             "| mutated protobufs | 100 | 100 |",
+            "| mutated HLO texts | 100 | 100 |",
         ),
         *("| malicious tars and zips |", "| two writers: simulate | 1 | 1 |", "| full disk: featurize | 1 | 1 |"),
     ],
-    "featurize": ["read ", "features ", "bytes to arrays "],
+    "featurize": ["read protobuf ", "read text ", "features ", "protobuf to arrays ", "text to arrays "],
     "node_classification": ["| benchmark | metric |", "|---", "| minesweeper | roc_auc |"],
     "preprocess": [
         "| | ours | simple way |",

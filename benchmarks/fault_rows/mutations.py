@@ -22,7 +22,7 @@ from fault_rows import processes
 from fault_rows.outcome import Outcome, Row
 from fault_rows.stages import Inputs
 
-_BATCH = 100  # files of a case
+BATCH = 100  # files of a case
 _SECONDS, _GIGABYTES = 10, 2.0  # that one file may take
 _WORDS = (b"0", b"9", b"-", b"(", b")", b",", b"'", b"<f4", b"|O", b"True", b"1" * 30, b"\0", b"[", b"\n", b"e9")
 _NUMBERS = (0, 1, -1, 2, 5, 127, 255, 1 << 20, (1 << 31) - 1, -(1 << 31), (1 << 63) - 1, -(1 << 63))
@@ -32,10 +32,10 @@ def make_rows(inputs: Inputs, work: Path, seed: int, num_archives: int, num_prot
     """The row of archives and the row of protobufs, both in batches of a hundred."""
 
     def run_archives(number: int) -> Outcome:
-        return _run_batch(lambda path: _read_archives(inputs, path, seed, number), work)
+        return run_batch(lambda path: _read_archives(inputs, path, seed, number), work)
 
     def run_protobufs(number: int) -> Outcome:
-        return _run_batch(lambda path: _read_protobufs(inputs, path, seed, number), work)
+        return run_batch(lambda path: _read_protobufs(inputs, path, seed, number), work)
 
     return [
         Row("archives", "damaged npz archives", num_archives, run_archives),
@@ -43,18 +43,18 @@ def make_rows(inputs: Inputs, work: Path, seed: int, num_archives: int, num_prot
     ]
 
 
-def _run_batch(read: Callable[[Path], tuple[Counter[str], list[str]]], work: Path) -> Outcome:
+def run_batch(read: Callable[[Path], tuple[Counter[str], list[str]]], work: Path) -> Outcome:
     """Reads a batch in a process of its own, whose memory is limited."""
     folder = work / "mutations"
     folder.mkdir(exist_ok=True)
     try:
-        counts, notes = processes.compute(lambda: read(folder), gigabytes=_GIGABYTES, seconds=_BATCH * _SECONDS)
+        counts, notes = processes.compute(lambda: read(folder), gigabytes=_GIGABYTES, seconds=BATCH * _SECONDS)
     except RuntimeError as fault:
-        return Outcome(_BATCH, 0, {}, (f"the reading process: {fault}",))
-    return Outcome(_BATCH, _BATCH - len(notes), counts, tuple(notes))
+        return Outcome(BATCH, 0, {}, (f"the reading process: {fault}",))
+    return Outcome(BATCH, BATCH - len(notes), counts, tuple(notes))
 
 
-def _try(read: Callable[[], str], path: Path, folder: Path, counts: Counter[str], notes: list[str]) -> None:
+def try_read(read: Callable[[], str], path: Path, folder: Path, counts: Counter[str], notes: list[str]) -> None:
     """Counts how reading a file ends; a file that ends otherwise than by arrays or our error is kept."""
     from tpugraphs_polynormer.errors import UserError
 
@@ -90,7 +90,7 @@ def _read_archives(inputs: Inputs, folder: Path, seed: int, number: int) -> tupl
     counts: Counter[str] = Counter({"read as before": 0, "read as other valid arrays": 0, "refused": 0})
     notes: list[str] = []
     path = folder / "damaged.npz"
-    for _ in range(_BATCH):
+    for _ in range(BATCH):
         whole = random.choice(wholes)
         path.write_bytes(_damage_archive(whole, wholes, random))
 
@@ -102,7 +102,7 @@ def _read_archives(inputs: Inputs, folder: Path, seed: int, number: int) -> tupl
             str(inspect_archive(path))
             return "read as before" if _values(archive) == originals[whole] else "read as other valid arrays"
 
-        _try(read, path, folder, counts, notes)
+        try_read(read, path, folder, counts, notes)
     return counts, notes
 
 
@@ -116,7 +116,7 @@ def _damage_archive(whole: Path, others: list[Path], random: plain_random.Random
     data = bytearray(whole.read_bytes())
     kind = random.randrange(8)
     if kind < 4:
-        return _damage_bytes(data, random)
+        return damage_bytes(data, random)
     if kind == 4:  # a number in the zip's own records
         at = random.choice([at for mark in (b"PK\x01\x02", b"PK\x03\x04", b"PK\x05\x06") for at in _find(data, mark)])
         struct.pack_into("<I", data, min(at + random.randrange(4, 40), len(data) - 4), random.getrandbits(32))
@@ -182,7 +182,7 @@ def _find(data: bytes | bytearray, mark: bytes) -> list[int]:
     return found
 
 
-def _damage_bytes(data: bytearray, random: plain_random.Random) -> bytes:
+def damage_bytes(data: bytearray, random: plain_random.Random) -> bytes:
     """Bytes with flipped bits, cut, with other bytes in the middle, or with a part moved."""
     kind, at = random.randrange(5), random.randrange(len(data))
     if kind == 0:
@@ -212,9 +212,9 @@ def _read_protobufs(inputs: Inputs, folder: Path, seed: int, number: int) -> tup
     counts: Counter[str] = Counter({"featurized": 0, "refused": 0})
     notes: list[str] = []
     path = folder / "mutated.pb"
-    for position in range(_BATCH):
+    for position in range(BATCH):
         if position == 0 and real.exists():  # large, so one of each hundred
-            data = _damage_bytes(bytearray(real.read_bytes()), random)
+            data = damage_bytes(bytearray(real.read_bytes()), random)
         else:
             name = random.choice(list(wholes))
             data = wholes[name].SerializeToString()
@@ -225,14 +225,14 @@ def _read_protobufs(inputs: Inputs, folder: Path, seed: int, number: int) -> tup
                         _mutate_message(message, random)
                 data = message.SerializeToString()
             else:
-                data = _damage_bytes(bytearray(data), random)
+                data = damage_bytes(bytearray(data), random)
         path.write_bytes(data)
 
         def read() -> str:
             featurize_path(path, folder / "mutated.npz", num_candidates=3)
             return "featurized"
 
-        _try(read, path, folder, counts, notes)
+        try_read(read, path, folder, counts, notes)
     return counts, notes
 
 

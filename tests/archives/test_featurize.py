@@ -5,12 +5,13 @@ import pytest
 
 from tests.hlo.programs import small_cnn
 from tests.hlo.tuning_files import serialize_layout_tuning, serialize_tile_tuning
-from tpugraphs_polynormer.archives.featurize import featurize_bytes, featurize_file, featurize_path
+from tpugraphs_polynormer.archives.featurize import featurize_bytes, featurize_file, featurize_path, read_program
 from tpugraphs_polynormer.archives.npz import read_archive
 from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.choices import enumerate_choices
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.sampling import draw_candidates
+from tpugraphs_polynormer.hlo.text_writer import serialize_text
 from tpugraphs_polynormer.hlo.tuning import LayoutTuning, TileSizes, TileTuning, TuningRun
 from tpugraphs_polynormer.hlo.writer import serialize_module
 
@@ -52,9 +53,27 @@ def test_a_folder_keeps_its_tree_and_names_what_failed(tmp_path, caplog):
     names = [str(path.relative_to(output)) for path in result.written]
     assert names == ["deep/cnn.npz", "one.npz", "two/0000.npz", "two/0001.npz"]
     assert list(result.failed) == [source / "text.pb"]
-    assert "text.pb: not an HLO file" in caplog.text
+    assert "text.pb: HLO text, line 1, column 12: the text ends here" in caplog.text
     assert sorted(path for path in output.rglob("*") if path.is_file()) == sorted(result.written)
     assert read_archive(output / "two" / "0001.npz").num_candidates == 2
+
+
+def test_text_is_read_like_a_protobuf(tmp_path, caplog):
+    source, output = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    text = serialize_text(small_cnn()).encode()
+    for name in ("both.txt", "only.txt", "misnamed.pb", "short.hlo"):
+        (source / name).write_bytes(text)
+    (source / "both.hlo.pb").write_bytes(serialize_module(small_cnn()))
+    (source / "only-memory-usage-report.txt").write_bytes(b"Total bytes used: 12")
+    (source / "cut.txt").write_bytes(text[: len(text) // 2])
+    result = featurize_path(source, output, num_candidates=7)
+    assert [path.name for path in result.sources] == ["both.hlo.pb", "cut.txt", "misnamed.pb", "only.txt", "short.hlo"]
+    assert [path.name for path in result.written] == ["both.npz", "misnamed.npz", "only.npz", "short.npz"]
+    assert list(result.failed) == [source / "cut.txt"] and "cut.txt: HLO text, line" in caplog.text
+    archives = [path.read_bytes() for path in result.written]
+    assert len(set(archives)) == 1  # the same bytes from text and from protobuf
+    assert read_program(source / "only.txt").computations == small_cnn().computations
 
 
 def test_errors_name_the_file(tmp_path):

@@ -69,7 +69,7 @@ class Places:
         data = serialize_module(program)
         self.program = self._write("program.hlo.pb", data)
         self.cut_program = self._write("cut.hlo.pb", data[: len(data) // 2])
-        self.hlo_text = self._write("text.hlo.pb", b"HloModule jit_f\n\nENTRY main { ROOT x = f32[] parameter(0) }\n")
+        self.hlo_text = self._write("text.hlo", b"HloModule jit_f\n\nENTRY main { ROOT x = f32[ parameter(0) }\n")
         self.programs = self.root / "programs"
         self.programs.mkdir()
         shutil.copy(self.cut_program, self.programs)

@@ -272,7 +272,9 @@ ARCHIVES = {
     "featurize nothing": Case(lambda p: ["featurize", p.nothing, "--output", p.out], ("nothing", "cannot be read")),
     "featurize an empty folder": Case(lambda p: ["featurize", p.folder, "--output", p.out], ("folder", ".pb")),
     "featurize an empty file": Case(lambda p: ["featurize", p.empty, "--output", p.out], ("an empty file",)),
-    "featurize HLO text": Case(lambda p: ["featurize", p.hlo_text, "--output", p.out], ("found HLO text",)),
+    "featurize HLO text with a fault": Case(
+        lambda p: ["featurize", p.hlo_text, "--output", p.out], ("text.hlo", "line 3, column 23", "expected a shape")
+    ),
     "featurize words": Case(lambda p: ["featurize", p.file, "--output", p.out], ("bytes of text",)),
     "featurize a truncated program": Case(lambda p: ["featurize", p.cut_program, "--output", p.out], ("truncated",)),
     "featurize any bytes": Case(lambda p: ["featurize", p.binary, "--output", p.out], ("binary.pb", "damaged")),
@@ -280,7 +282,9 @@ ARCHIVES = {
     "rank nothing": Case(lambda p: ["rank", p.nothing, "--run-dir", p.layout], ("nothing", "cannot be read")),
     "rank a folder": Case(lambda p: ["rank", p.folder, "--run-dir", p.layout], ("folder", "directory")),
     "rank an empty file": Case(lambda p: ["rank", p.empty, "--run-dir", p.layout], ("an empty file",)),
-    "rank HLO text": Case(lambda p: ["rank", p.hlo_text, "--run-dir", p.layout], ("found HLO text",)),
+    "rank HLO text with a fault": Case(
+        lambda p: ["rank", p.hlo_text, "--run-dir", p.layout], ("text.hlo", "line 3, column 23", "expected a shape")
+    ),
     "rank a truncated program": Case(lambda p: ["rank", p.cut_program, "--run-dir", p.layout], ("truncated",)),
     "rank an archive": Case(lambda p: ["rank", p.archive, "--run-dir", p.layout], ("npz file",)),
     "rank with a tile run": Case(lambda p: ["rank", p.program, "--run-dir", p.tile], ("layout run",)),

@@ -83,11 +83,18 @@ def test_an_hlo_proto_with_buffer_assignment_is_a_module():
     assert detect_kind(field(1, serialize_module(small_cnn())) + field(3, buffers)) == "module"
 
 
-@pytest.mark.parametrize("data", [b"", b"HloModule jit_f, entry_computation_layout={()->f32[]}\n", b"\x00" * 64])
+@pytest.mark.parametrize("data", [b"", b"hello", b"\x00" * 64])
 def test_other_bytes_are_refused(data):
     for read in (parse_module, parse_layout_tuning, parse_tile_tuning, detect_kind):
         with pytest.raises(HloError, match="not a"):
             read(data)
+
+
+def test_text_is_a_module_but_no_protobuf():
+    data = b"HloModule jit_f, entry_computation_layout={()->f32[]}\n"
+    assert detect_kind(data) == "module"
+    with pytest.raises(HloError, match="not an HLO module: found HLO text"):
+        parse_module(data)
 
 
 def test_deep_nesting_is_refused():

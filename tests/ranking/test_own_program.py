@@ -20,7 +20,7 @@ from tpugraphs_polynormer.hlo.choices import enumerate_choices
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.module import Computation, Instruction, Module, Shape
 from tpugraphs_polynormer.hlo.sampling import draw_candidates
-from tpugraphs_polynormer.hlo.writer import serialize_module
+from tpugraphs_polynormer.hlo.text_writer import serialize_text
 from tpugraphs_polynormer.ranking import scorer
 from tpugraphs_polynormer.ranking.own_program import ProgramRanking, measure_novelty, rank_program
 from tpugraphs_polynormer.ranking.runs import load_ranker
@@ -126,9 +126,9 @@ def test_programs_without_choices_and_tile_runs_are_refused(run_dir, tmp_path):
         rank_program(tile, product)
 
 
-def test_the_command_prints_the_best_and_writes_all(run_dir, tmp_path):
-    program = tmp_path / "program.hlo.pb"
-    program.write_bytes(serialize_module(matrix_product()))
+def test_the_command_prints_the_best_of_an_hlo_text_and_writes_all(run_dir, tmp_path):
+    program = tmp_path / "program.txt"
+    program.write_text(serialize_text(matrix_product()))
     command = [sys.executable, "-m", "tpugraphs_polynormer.cli.main", "rank", str(program), "--run-dir", str(run_dir)]
     options = ["--candidates", "30", "--top", "3", "--output", str(tmp_path / "ranking.npz")]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
@@ -143,7 +143,7 @@ def test_the_command_prints_the_best_and_writes_all(run_dir, tmp_path):
     program.write_bytes(b"\xff" * 50)
     failed = subprocess.run(command, capture_output=True, text=True, check=False)
     assert failed.returncode == 2
-    assert "program.hlo.pb" in failed.stderr
+    assert "program.txt" in failed.stderr
     assert "Traceback" not in failed.stderr
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,8 +20,9 @@ from tpugraphs_polynormer.files import check_name, replacing
 from tpugraphs_polynormer.hlo.choices import enumerate_choices
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.module import Module
-from tpugraphs_polynormer.hlo.protobuf import parse_module
+from tpugraphs_polynormer.hlo.program import parse_program
 from tpugraphs_polynormer.hlo.sampling import draw_candidates
+from tpugraphs_polynormer.hlo.text import is_text
 from tpugraphs_polynormer.hlo.tuning import detect_kind, parse_layout_tuning, parse_tile_tuning
 from tpugraphs_polynormer.progress import track
 
@@ -39,7 +41,7 @@ class FeaturizeResult:
 
 
 def featurize_file(path: Path | str, **draw: Any) -> Arrays:
-    """The arrays of the one archive that a .pb file gives; see `featurize_bytes`."""
+    """The arrays of the one archive that an HLO or tuning file gives; see `featurize_bytes`."""
     path = Path(path)
     archives = _read_archives(path, **draw)
     if len(archives) > 1:
@@ -63,7 +65,7 @@ def featurize_bytes(data: bytes, **draw: Any) -> list[Arrays]:
     if kind == "layout":
         return [layout_tuning_arrays(parse_layout_tuning(data))]
     if kind == "module":
-        return [module_arrays(parse_module(data), **draw)]
+        return [module_arrays(parse_program(data), **draw)]
     archives = [tile_tuning_arrays(kernel) for kernel in parse_tile_tuning(data)]
     kept = [archive for archive in archives if archive is not None]
     if not kept:
@@ -75,10 +77,10 @@ def featurize_bytes(data: bytes, **draw: Any) -> list[Arrays]:
 
 
 def read_program(path: Path | str) -> Module:
-    """The HLO module in a file; errors name the file."""
+    """The HLO module in a file, text or protobuf; errors name the file."""
     path = Path(path)
     with _errors_name(path):
-        return parse_module(_read_bytes(path))
+        return parse_program(_read_bytes(path))
 
 
 def module_arrays(module: Module, *, num_candidates: int = 1, seed: int = 0, mode: str = "default") -> Arrays:
@@ -93,11 +95,12 @@ def module_arrays(module: Module, *, num_candidates: int = 1, seed: int = 0, mod
 
 
 def featurize_path(source: Path | str, output: Path | str, **draw: Any) -> FeaturizeResult:
-    """Writes the archives of one .pb file to `output`, or those of all *.pb below a folder to the same relative paths.
+    """Writes the archives of one file to `output`, or those of all files below a folder to the same relative paths.
 
-    A single .npz archive is accepted too: it is checked and written with the official dtypes and shapes. A file with
-    several kernels becomes a folder of numbered archives. An unusable file in a folder is logged and named in the
-    result; the others are still converted. `draw` are the arguments of `module_arrays`.
+    In a folder these are all *.pb, and the *.txt and *.hlo that contain HLO text and have no *.pb of the same name
+    beside them. A single .npz archive is accepted too: it is checked and written with the official dtypes and shapes.
+    A file with several kernels becomes a folder of numbered archives. An unusable file in a folder is logged and named
+    in the result; the others are still converted. `draw` are the arguments of `module_arrays`.
 
     Raises:
       HloError: the one file cannot be used, or the folder has no usable file.
@@ -108,20 +111,45 @@ def featurize_path(source: Path | str, output: Path | str, **draw: Any) -> Featu
         return FeaturizeResult((source,), tuple(_write(source, archives, output)), {})
     written: list[Path] = []
     failed: dict[Path, str] = {}
-    sources = tuple(sorted(source.rglob("*.pb")))
+    sources = _find_programs(source)
     for path in track(sources, len(sources), "featurize", "file"):
         try:
-            stem = path.name.removesuffix(".pb").removesuffix(".hlo")  # XLA's dumps end in .hlo.pb
-            target = output / path.relative_to(source).with_name(f"{check_name(stem, str(path))}.npz")
+            target = output / path.relative_to(source).with_name(f"{check_name(_stem(path), str(path))}.npz")
             written.extend(_write(path, _read_archives(path, **draw), target))
         except UserError as error:
             _logger.warning("%s", error)
             failed[path] = str(error)
     if not written:
         raise HloError(
-            f"{source}: none of its {len(failed)} .pb files is a usable HLO or tuning file; expected one or more"
+            f"{source}: none of its {len(failed)} files is a usable HLO or tuning file; expected one or more (*.pb, or "
+            "HLO text in *.txt or *.hlo)"
         )
     return FeaturizeResult(sources, tuple(written), failed)
+
+
+def _find_programs(folder: Path) -> tuple[Path, ...]:
+    """The files below a folder that may be programs; XLA dumps one program in both forms, and other things as *.txt."""
+    found = list(folder.rglob("*.pb"))
+    taken = {(path.parent, _stem(path)) for path in found}
+    for path in sorted([*folder.rglob("*.txt"), *folder.rglob("*.hlo")]):
+        key = path.parent, _stem(path)
+        if key not in taken and _starts_as_text(path):
+            found.append(path)
+            taken.add(key)
+    return tuple(sorted(found))
+
+
+def _stem(path: Path) -> str:
+    """The name without its endings: XLA's dumps are called NAME.hlo.pb and NAME.txt."""
+    return re.sub(r"(\.hlo)?\.(pb|txt)$|\.hlo$", "", path.name)
+
+
+def _starts_as_text(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return is_text(file.read(1 << 16))
+    except OSError:
+        return False
 
 
 def _read_archives(path: Path, **draw: Any) -> list[Arrays]:

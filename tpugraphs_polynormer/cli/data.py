@@ -131,11 +131,11 @@ def _add_featurize(stages: argparse._SubParsersAction) -> None:
     featurize = add_stage(
         stages,
         "featurize",
-        "turn HLO protobufs into the official npz archives",
+        "turn HLO programs (text or protobuf) into the official npz archives",
         _run_featurize,
         ["program.hlo.pb --output program.npz --candidates 100", "dumps --output archives"],
     )
-    add_path(featurize, "input", "INPUT", "a .pb file (module or tuning data), or a folder of them")
+    add_path(featurize, "input", "INPUT", "HLO text or a .pb file (module or tuning data), or a folder of them")
     add_path(featurize, "--output", "PATH", "an npz file, or a folder for a folder", required=True)
     add_number(featurize, "--candidates", 1, "candidates to draw for a plain module", default=1)
     add_seed(featurize, "the drawn candidates")

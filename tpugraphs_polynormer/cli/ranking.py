@@ -250,14 +250,14 @@ def _add_rank(stages: argparse._SubParsersAction) -> None:
     rank = add_stage(
         stages,
         "rank",
-        "rank layout candidates of your own program (HLO protobuf)",
+        "rank layout candidates of your own program (HLO text or protobuf)",
         _run_rank,
         [
             "program.hlo.pb --run-dir runs/xla_random",
             "program.hlo.pb --run-dir runs/xla_random --candidates 5000 --output ranking.npz",
         ],
     )
-    add_path(rank, "program", "FILE", "serialized HloProto or HloModuleProto, such as program.hlo.pb")
+    add_path(rank, "program", "FILE", "HLO text, HloProto or HloModuleProto, such as program.txt or program.hlo.pb")
     add_path(rank, "--run-dir", "DIR", "a run trained on a layout collection", required=True)
     add_number(rank, "--candidates", 1, "how many to draw and score", default=1000)
     rank.add_argument("--mode", choices=("default", "random", "consistent"), default="default", help="how to draw")

@@ -1,4 +1,4 @@
-"""Reads HLO modules: any byte string becomes a Module, or one HloError."""
+"""Reads HLO protobufs: any byte string becomes a Module, or one HloError."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 _OPCODE_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_")
 _NO_SHAPE = Shape()
 _TEXT_BYTES = frozenset(b"\t\n\r" + bytes(range(0x20, 0x7F)))
-DUMP_ADVICE = "make it again: XLA dumps protobufs with xla_dump_hlo_as_proto"
+DUMP_ADVICE = "make it again: XLA dumps text with xla_dump_to, and protobufs with xla_dump_hlo_as_proto"
 
 
 def parse_module(data: bytes) -> Module:
@@ -40,8 +40,8 @@ def parse_module(data: bytes) -> Module:
     message = find_module(data)
     if message is None:
         raise HloError(
-            f"not an HLO module: found {describe_bytes(data)}, expected a serialized HloProto or HloModuleProto with "
-            f"instructions; {DUMP_ADVICE}"
+            f"not an HLO module: found {describe_bytes(data)}, expected HLO text, or a serialized HloProto or "
+            f"HloModuleProto with instructions; {DUMP_ADVICE}"
         )
     return to_module(message)
 

@@ -17,6 +17,7 @@ from tpugraphs_polynormer.hlo.protobuf import (
     parse_message,
     to_module,
 )
+from tpugraphs_polynormer.hlo.text import is_text
 
 _NUM_TENSORS = 3
 _NUM_LAYOUT_DIMS = 6
@@ -59,7 +60,9 @@ class TileTuning:
 
 
 def detect_kind(data: bytes) -> str:
-    """The kind of the bytes: "layout" (ModuleTuningData), "tile" (TuningData) or "module"; else raises HloError."""
+    """The kind of the bytes: "layout" (ModuleTuningData), "tile" (TuningData) or "module", which may be HLO text."""
+    if is_text(data):
+        return "module"
     if _find_layout_tuning(data) is not None:
         return "layout"
     if find_module(data) is not None:
@@ -67,8 +70,8 @@ def detect_kind(data: bytes) -> str:
     if _find_tile_tuning(data) is not None:
         return "tile"
     raise HloError(
-        f"not an HLO file: found {describe_bytes(data)}, expected a serialized HloProto, HloModuleProto, "
-        f"ModuleTuningData or TuningData with instructions; {DUMP_ADVICE}"
+        f"not an HLO file: found {describe_bytes(data)}, expected HLO text (HloModule ...), or a serialized HloProto, "
+        f"HloModuleProto, ModuleTuningData or TuningData with instructions; {DUMP_ADVICE}"
     )
 
 

@@ -81,7 +81,7 @@ def rank_program(
 
     Args:
       run_dir: a run trained on a layout collection.
-      module: the program, from `hlo.protobuf.parse_module`, `hlo.from_jax` or `hlo.from_tf`.
+      module: the program, from `hlo.program.parse_program`, `hlo.from_jax` or `hlo.from_tf`.
       num_candidates, seed, mode: see `hlo.sampling.draw_candidates`.
     """
     run = open_ranking_run(run_dir)

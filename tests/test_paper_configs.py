@@ -30,7 +30,9 @@ def test_the_three_models_differ_in_the_encoder_only(collection: str) -> None:
 
 
 @pytest.mark.parametrize("collection", [LAYOUT, TILE])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "model", [pytest.param("polynormer", marks=pytest.mark.slow), *(each for each in MODELS if each != "polynormer")]
+)
 def test_it_learns(tmp_path: Path, model: str, collection: str) -> None:
     """With segments smaller than the graphs, more pairs have the right order than in a random order."""
     small = [

@@ -91,6 +91,7 @@ def test_needs_no_training_data(tmp_path):
     assert len(ranking.order) == 20 and ranking.novelty.unseen_opcodes == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("override", ["model.physics=residual", "model.encoder=none"])
 def test_an_exported_model_takes_physics_in_its_requests(override, trained: Trained, tmp_path):
     from tests.ranking.test_export import serialize_request

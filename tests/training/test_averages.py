@@ -111,7 +111,7 @@ def test_the_best_checkpoint_and_every_user_of_it_have_the_averages() -> None:
     assert found == result["best"]["metrics"]
 
 
-@pytest.mark.parametrize("stopped", ["latest", "best"])
+@pytest.mark.parametrize("stopped", ["latest", pytest.param("best", marks=pytest.mark.slow)])
 def test_a_kill_between_two_writes_ends_with_the_same_bytes(tmp_path, monkeypatch, stopped) -> None:
     save = Checkpoints.save
 
@@ -135,6 +135,7 @@ def test_a_kill_between_two_writes_ends_with_the_same_bytes(tmp_path, monkeypatc
         assert_same_bytes(tmp_path / "broken", tmp_path / "whole", name)
 
 
+@pytest.mark.slow
 def test_the_next_phase_starts_from_the_trained_weights_of_the_best_epoch(tmp_path, monkeypatch) -> None:
     """Its averages restart their warm-up: layers that it begins to train forget their initial values."""
     phases = ("model.encoder=polynormer", "training.local_epochs=2", "training.epochs=1", EMA)

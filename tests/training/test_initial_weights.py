@@ -53,6 +53,7 @@ def test_a_run_starts_from_the_best_weights_and_statistics_of_another(source, tm
     assert not verify_folder(tmp_path / "run").faults
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_with_the_same_bytes(source, tmp_path, monkeypatch) -> None:
     train_here(tmp_path / "whole", "training.epochs=3", init_from=source)
     save = Checkpoints.save

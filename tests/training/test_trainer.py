@@ -393,7 +393,7 @@ def one_device(*overrides: str) -> Path:
     "overrides",
     [
         (),
-        ("training.ema_decay=0.6",),
+        pytest.param(("training.ema_decay=0.6",), marks=pytest.mark.slow),
         pytest.param(("training.optimizer=adam", "training.weight_decay=0.01"), marks=pytest.mark.slow),
     ],
     ids=["adamw", "averages", "adam"],

@@ -55,10 +55,9 @@ def slow(variant: tuple[str, ...]):
     return pytest.param(variant, marks=pytest.mark.slow)
 
 
-# Where options meet the most code: each alone. Elsewhere: together, and each alone among the slow tests.
-VARIANTS = [(*BASES[0], name) for name in NAMES]
-VARIANTS += [(*base, TOGETHER) for base in BASES[1:]]
-VARIANTS += [slow((*base, name)) for base in BASES[1:] for name in NAMES[:-1] if is_read(base, name)]
+# All together, and each alone among the slow tests.
+VARIANTS = [(*base, TOGETHER) for base in BASES]
+VARIANTS += [slow((*base, name)) for base in BASES for name in NAMES[:-1] if is_read(base, name)]
 VARIANTS += [slow((*base, TOGETHER)) for base in OTHERS]
 LAYOUT_VARIANTS = [each for each in VARIANTS if (each if isinstance(each, tuple) else each.values[0])[0] == LAYOUT]
 
@@ -134,7 +133,7 @@ def test_the_compiled_training_step_is_static_and_learns_the_same(name):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=2.1e-3)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [TOGETHER, *map(slow, NAMES[:-1])])
 def test_reload_gives_the_same_scores(name, tmp_path):
     variant = (LAYOUT, "late", "polynormer", *settings(name))
     graph, model = batches(variant), model_of(*variant)

@@ -36,13 +36,14 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "ema": ("training.ema_decay=0.99",),
     "drop_edge": ("model.edge_dropout_rate=0.1",),
     "relative_error": ("loss.relative_error=0.1",),
-    "local_only": ("model.encoder=polynormer-local",),
-    "graphsage": ("model.encoder=graphsage",),
+    "polynormer_local": (),
+    "graphsage": (),
     "physics_features": ("model.physics=features",),
     "physics_residual": ("model.physics=residual",),
 }
-# Not options of the model but other models, and the simulator's own answer: never part of `together`.
-APART = ("local_only", "graphsage", "physics_features", "physics_residual")
+# Other models, by the name of their configs, and the simulator's own answer: never part of `together`.
+OTHER_MODELS = ("polynormer_local", "graphsage")
+APART = (*OTHER_MODELS, "physics_features", "physics_residual")
 
 
 def make_trial(work: Path, name: str, overrides: Sequence[str], collection: str, seed: str, sets: dict) -> Trial:
@@ -50,21 +51,24 @@ def make_trial(work: Path, name: str, overrides: Sequence[str], collection: str,
     datasets, truth = sets[collection]
     stored = "layout:xla:random" if collection == LABELLED else collection
     stem = stored.replace(":", "_")
-    small = small_overrides("graphsage" if name == "graphsage" else MODEL, stored)
-    dropped = ("model.num_global_layers=1",) if name in ("local_only", "graphsage") else ()
-    folder = {"graphsage": "graphsage", "local_only": "polynormer_local"}.get(name, MODEL)
+    model = name if name in OTHER_MODELS else MODEL
     return Trial(
-        config=f"{folder}/{stem}",
+        config=f"{model}/{stem}",
         datasets=datasets,
         run=str(work / "runs" / name / collection.replace(":", "_") / f"seed-{seed}"),
         judged=(Judged(datasets, stored, "test", truth),),
-        overrides=(*(each for each in small if each not in dropped), *overrides, f"seed={seed}"),
+        overrides=(*small_overrides(model, stored), *overrides, f"seed={seed}"),
     )
+
+
+def find_gains(results: Sequence[Result], partners: Sequence[Result]) -> list[float]:
+    """The difference of tau of each pair."""
+    return [a.mean("tau") - b.mean("tau") for a, b in zip(results, partners, strict=True)]
 
 
 def format_row(name: str, results: Sequence[Result], partners: Sequence[Result]) -> str:
     """A line of the table."""
-    gains = [a.mean("tau") - b.mean("tau") for a, b in zip(results, partners, strict=True)]
+    gains = find_gains(results, partners)
     low, high = interval(gains)
     costs = [a.step_seconds / b.step_seconds for a, b in zip(results, partners, strict=True)]
     tau = statistics.mean(each.mean("tau") for each in results)
@@ -107,10 +111,9 @@ def compare(args: argparse.Namespace) -> None:
     print(format_row("base", base, base), flush=True)
     paying = []
     for name in args.options:
-        results = run(name, OPTIONS[name] if name not in ("local_only", "graphsage") else ())
+        results = run(name, OPTIONS[name])
         print(format_row(name, results, base), flush=True)
-        gains = [a.mean("tau") - b.mean("tau") for a, b in zip(results, base, strict=True)]
-        if interval(gains)[0] > 0 and name not in APART:
+        if interval(find_gains(results, base))[0] > 0 and name not in APART:
             paying.append(name)
     if len(paying) > 1:
         joined = [each for name in paying for each in OPTIONS[name]]

@@ -17,33 +17,32 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-from trials import MODELS, QUICK, Judged, Result, Trial, format_spread, run_trials, simulate, small_overrides
+from trials import (
+    MODELS,
+    QUICK,
+    Judged,
+    Result,
+    Trial,
+    format_spread,
+    judge_baseline,
+    run_trials,
+    simulate,
+    small_overrides,
+)
 
-from tpugraphs_polynormer.catalog import COLLECTIONS, find_collection
-from tpugraphs_polynormer.ranking.metrics import true_costs
-from tpugraphs_polynormer.ranking.random_baseline import expected_slowdown
+from tpugraphs_polynormer.catalog import COLLECTIONS
+from tpugraphs_polynormer.ranking.baselines import RandomScorer
 
 SHOWN = ("tau", "opa", "slowdown_1", "slowdown_5")
 
 
-def chance_slowdowns(truth: Path, collection: str) -> dict[str, float]:
-    """The mean slowdowns at 1 and 5 of a random order of the test graphs' candidates."""
-    costs = []
-    for path in sorted((truth / find_collection(collection).folder / "test").glob("*.npz")):
-        with np.load(path, allow_pickle=False) as archive:
-            found = archive["config_runtime"], archive.get("config_runtime_normalizers")
-        costs.append(true_costs(*found, graph=path.stem))
-    return {f"slowdown_{k}": statistics.mean(expected_slowdown(each, k) for each in costs) for k in (1, 5)}
-
-
-def show(results: dict[tuple[str, str], list[Result]], truth: Path) -> None:
+def show(results: dict[tuple[str, str], list[Result]], judged: dict[str, Judged]) -> None:
     """Prints a Markdown table of means and, with several seeds, standard deviations over them."""
     print(f"| collection | model | {' | '.join(SHOWN)} |\n|---|---|{'---|' * len(SHOWN)}")
     collections = list(dict.fromkeys(name for name, _ in results))
     for name in collections:
-        chance = {"tau": 0.0, "opa": 0.5, **chance_slowdowns(truth, name)}
-        print(f"| {name} | random order | {' | '.join(f'{chance[metric]:.3f}' for metric in SHOWN)} |")
+        chance = judge_baseline(judged[name], RandomScorer())
+        print(f"| {name} | random order | {format_cells([{metric: chance.mean(metric) for metric in SHOWN}])} |")
         for model in MODELS:
             if (name, model) in results:
                 seeds = [{metric: run.mean(metric) for metric in SHOWN} for run in results[name, model]]
@@ -86,7 +85,8 @@ def compare(args: argparse.Namespace) -> None:
     names, models = args.collections.split(","), args.models.split(",")
     simulated = names if args.quick else list(COLLECTIONS)
     archives, datasets = simulate(args.work, "tiny" if args.quick else "small", simulated)
-    truth, trials = archives / "truth", {}
+    judged = {name: Judged(str(datasets), name, "test", str(archives / "truth")) for name in names}
+    trials = {}
     for seed in args.seeds.split(","):
         for name in names:
             for model in models:
@@ -95,13 +95,13 @@ def compare(args: argparse.Namespace) -> None:
                     config=f"{model}/{stem}",
                     datasets=str(datasets),
                     run=str(args.work / "runs" / args.name / model / stem / f"seed-{seed}"),
-                    judged=(Judged(str(datasets), name, "test", str(truth)),),
+                    judged=(judged[name],),
                     overrides=(*small_overrides(model, name), *args.overrides, f"seed={seed}"),
                 )
     results: dict[tuple[str, str], list[Result]] = {}
     for (_, name, model), result in zip(trials, run_trials(list(trials.values())), strict=True):
         results.setdefault((name, model), []).append(result)
-    show(results, truth)
+    show(results, judged)
 
 
 if __name__ == "__main__":

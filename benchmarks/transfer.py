@@ -13,8 +13,6 @@ ranks the others, beside a ridge regression from scratch on the same candidates.
 from __future__ import annotations
 
 import argparse
-import math
-import os
 import statistics
 import sys
 import tempfile
@@ -30,7 +28,8 @@ from trials import (
     Result,
     Trial,
     format_spread,
-    read_truth,
+    judge_baseline,
+    link,
     run_once,
     run_trials,
     simulate,
@@ -39,11 +38,9 @@ from trials import (
 
 from tpugraphs_polynormer.archives.npz import LayoutArchive, read_archive
 from tpugraphs_polynormer.archives.writer import write_archive, write_npz
-from tpugraphs_polynormer.catalog import find_collection
 from tpugraphs_polynormer.cli.main import main as run_command
-from tpugraphs_polynormer.datasets.reader import RankingDataset
-from tpugraphs_polynormer.ranking.baselines import BASELINES, CostScorer, RandomScorer
-from tpugraphs_polynormer.ranking.metrics import graph_metrics, kendall_tau
+from tpugraphs_polynormer.ranking.baselines import BASELINES
+from tpugraphs_polynormer.ranking.metrics import kendall_tau
 
 MODEL = "polynormer"
 TRAINED_ON = ["layout:xla:random", "layout:xla:default"]
@@ -75,9 +72,7 @@ def prepare_real(work: Path, real: Mapping[str, Path]) -> tuple[Judged, Judged]:
         archive = read_archive(path)
         folder = names["layout:xla:default" if isinstance(archive, LayoutArchive) else "tile:xla"]
         target = tree / "npz" / folder / "valid" / f"{name.replace(' ', '_')}.npz"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if not target.exists():
-            os.symlink(path.resolve(), target)
+        link(path, target)
     arguments = ["preprocess", "--archives", str(tree), "--datasets", str(datasets), "--collections", *names]
     run_once(work, "preprocess_real", arguments)
     return tuple(Judged(str(datasets), name, "valid") for name in names)
@@ -93,10 +88,7 @@ def prepare_training(work: Path, labels: Path | None, scale: str) -> dict[str, t
         tree, found = work / f"{name}_tree", work / f"{name}_data"
         for source in sources:
             for path in sorted((source / "npz" / "layout").glob("*/*/*/*.npz")):
-                target = tree / path.relative_to(source)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                if not target.exists():
-                    os.symlink(path.resolve(), target)
+                link(path, tree / path.relative_to(source))
         collections = [each for each in TRAINED_ON if (tree / "npz" / each.replace(":", "/")).exists()]
         options = ["--archives", str(tree), "--datasets", str(found), "--collections", *collections]
         run_once(work, f"preprocess_{name}", ["preprocess", *options])
@@ -131,18 +123,6 @@ def make_trials(
                 overrides=(*overrides, f"seed={seed}"),
             )
     return trials
-
-
-def judge_baseline(judged: Judged, scorer: CostScorer | RandomScorer) -> Result:
-    """The metrics of a ranker that needs no training."""
-    collection = find_collection(judged.collection)
-    split, graphs = RankingDataset(Path(judged.datasets) / collection.folder).split(judged.split), []
-    for number, entry in enumerate(split.graphs):
-        runtimes, normalizers = read_truth(judged, entry.name, split, number)
-        names = {"collection": judged.collection, "noise": split.noise(number), "graph": entry.name}
-        scores = scorer.score_graph(split, number)
-        graphs.append(graph_metrics(collection.kind, runtimes, scores, normalizers, **names))
-    return Result(graphs, math.nan)
 
 
 def print_layouts(rows: Mapping[str, list[Result]]) -> None:

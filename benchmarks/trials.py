@@ -20,8 +20,10 @@ from pathlib import Path
 import numpy as np
 
 from tpugraphs_polynormer.catalog import find_collection
+from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit
 from tpugraphs_polynormer.demo import StageRun, run_stages
 from tpugraphs_polynormer.process import import_tensorflow, keep_freed_memory
+from tpugraphs_polynormer.ranking.baselines import CostScorer, RandomScorer
 from tpugraphs_polynormer.ranking.metrics import GraphMetrics, graph_metrics
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "ranking"
@@ -144,7 +146,19 @@ def train_and_judge(trial: dict) -> dict:
     return {"graphs": graphs, "step_seconds": _step_seconds(Path(trial["run"]) / "metrics.jsonl", config)}
 
 
-def read_truth(judged: Judged, graph: str, split, number: int) -> tuple[np.ndarray, np.ndarray | None]:
+def judge_baseline(judged: Judged, scorer: CostScorer | RandomScorer) -> Result:
+    """The metrics of a ranker that needs no training."""
+    collection = find_collection(judged.collection)
+    split, graphs = RankingDataset(Path(judged.datasets) / collection.folder).split(judged.split), []
+    for number, entry in enumerate(split.graphs):
+        runtimes, normalizers = read_truth(judged, entry.name, split, number)
+        names = {"collection": judged.collection, "noise": split.noise(number), "graph": entry.name}
+        scores = scorer.score_graph(split, number)
+        graphs.append(graph_metrics(collection.kind, runtimes, scores, normalizers, **names))
+    return Result(graphs, math.nan)
+
+
+def read_truth(judged: Judged, graph: str, split: RankingSplit, number: int) -> tuple[np.ndarray, np.ndarray | None]:
     """The runtimes of a graph's candidates and, for tiles, their normalizers."""
     collection = find_collection(judged.collection)
     if judged.truth is not None:
@@ -162,6 +176,13 @@ def _step_seconds(metrics: Path, config) -> float:
     records = [json.loads(line) for line in metrics.read_text().splitlines()]
     seconds = [each["train_seconds"] for each in records if "train_seconds" in each]
     return statistics.median(seconds[1:] or seconds) / config.training.steps_per_epoch if seconds else math.nan
+
+
+def link(source: Path, target: Path) -> None:
+    """Makes a file of another folder known under a second path, unless it is."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not target.exists():
+        target.symlink_to(source.resolve())
 
 
 def run_once(work: Path, name: str, arguments: Sequence[str]) -> None:

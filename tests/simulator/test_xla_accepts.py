@@ -33,7 +33,7 @@ def test_lowered_programs_are_read(xla, family):
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_programs_are_valid_stablehlo_and_compile(xla, family):
-    """StableHLO's verifier infers every shape anew; the CPU compiler runs XLA's own verifier."""
+    """StableHLO's verifier computes every shape itself and compares; the CPU compiler runs XLA's verifier."""
     jax = pytest.importorskip("jax")
     from jax._src.interpreters import mlir
     from jaxlib import _jax, xla_client

@@ -25,6 +25,7 @@ from tpugraphs_polynormer.compiler.layouts import (
 from tpugraphs_polynormer.compiler.session import NO_RESULT, CompilerSession
 from tpugraphs_polynormer.compiler.topologies import find_chip
 from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.files import write_text
 from tpugraphs_polynormer.hlo.choices import Choices, enumerate_choices
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.module import Instruction, Module
@@ -62,7 +63,7 @@ class Labels:
 class Journal:
     """The compiler's answers for one program, by the hash of the module, kept in a file while they come.
 
-    A killed run continues with them. A file of another program or compiler is started anew.
+    A killed run continues with them. A file of another program or compiler is overwritten.
     """
 
     def __init__(self, path: Path, key: str, time_limit: float) -> None:
@@ -74,7 +75,7 @@ class Journal:
         if not whole or whole[0] != {"program": key}:
             whole = [{"program": key}]
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(json.dumps(line) + "\n" for line in whole), encoding="utf-8")
+        write_text(path, "".join(json.dumps(line) + "\n" for line in whole))  # a kill leaves the old one or this one
         for line in whole[1:]:
             self._rows.add(line["candidate"])
             self._answers[line["key"]] = line

@@ -136,7 +136,7 @@ class RankingModelConfig(EncoderConfig):
     )
 
     def __post_init__(self) -> None:
-        _refuse_unread(self, "an encoder", self.encoder != "none", *_others(self, "encoder"))
+        _refuse_unread(self, "an encoder", self.learns, *_others(self, "encoder"))
         super().__post_init__()
         crossed, official = self.cross_candidates != "none", self.readout == "official"
         if official and (self.fusion != "early" or crossed or self.max_readout):
@@ -148,9 +148,14 @@ class RankingModelConfig(EncoderConfig):
         _refuse_unread(self, "cross_candidates=pooled or nodes", crossed, "num_groupings")
 
     @property
+    def learns(self) -> bool:
+        """Whether there is anything to train: the cost model alone has no weights."""
+        return self.encoder != "none"
+
+    @property
     def reads_physics(self) -> bool:
         """Whether batches must have the physics of their candidates."""
-        return self.physics != "none" or self.encoder == "none"
+        return self.physics != "none" or not self.learns
 
     def _has_heads(self) -> bool:
         return self.cross_candidates == "pooled" or super()._has_heads()
@@ -324,7 +329,7 @@ class RankingConfig:
     training: RankingTrainingConfig = section(RankingTrainingConfig, "training")
 
     def __post_init__(self) -> None:
-        if self.model.encoder == "none":
+        if not self.model.learns:
             self._refuse_training()
         if self.training.jit_compile and not self.data.static_shapes:
             raise ConfigError("training.jit_compile: XLA needs static shapes; set data.static_shapes=true too")

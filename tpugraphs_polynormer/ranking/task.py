@@ -90,10 +90,10 @@ class RankingTask:
     ) -> None:
         set_precision(config)
         self.config, self.collection = config, collection
-        self._learns = config.model.encoder != "none"
         self._strategy = tf.distribute.get_strategy()
-        self.model = build_ranking_model(config, facts or DatasetFacts.of(collection.manifest, learns=self._learns))
-        self.phases = plan_phases(config.training, self.model.phases) if self._learns else (Phase("local", 1),)
+        learns = config.model.learns
+        self.model = build_ranking_model(config, facts or DatasetFacts.of(collection.manifest, learns=learns))
+        self.phases = plan_phases(config.training, self.model.phases) if learns else (Phase("local", 1),)
         self.phase: str | None = None  # of the encoder; None for its last phase
         self.steps_per_epoch = config.training.steps_per_epoch
         self._loss = build_loss(asdict(config.loss))
@@ -151,7 +151,7 @@ class RankingTask:
 
         It computes on the devices of the strategy in whose scope the task was created.
         """
-        if not self._learns:
+        if not self.config.model.learns:
             return CostScorer()
         static, jit_compile = None, self.config.training.jit_compile
         is_compiled = jit_compile or isinstance(self._strategy, tf.distribute.TPUStrategy)
@@ -213,7 +213,7 @@ def open_named(name: str, data_dir: Path | str) -> RankingDataset:
 
 def build_ranking_model(config: RankingConfig, facts: DatasetFacts) -> RankingModel | CostModel:
     """The model of a config, for the kind and statistics of the training data."""
-    if config.model.encoder == "none":
+    if not config.model.learns:
         return CostModel(name="ranking")
     return RankingModel(kind=facts.kind, config=config.model, statistics=facts.statistics, name="ranking")
 
@@ -286,7 +286,7 @@ def _make_task(
 ) -> RankingTask:
     tf.keras.utils.set_random_seed(run.config.seed)
     collection = open_collection(run.config, data_dir)
-    facts = DatasetFacts.of(collection.manifest, learns=run.config.model.encoder != "none")
+    facts = DatasetFacts.of(collection.manifest, learns=run.config.model.learns)
     if source is not None:  # weights fit features only as they were scaled
         facts = dataclasses.replace(facts, statistics=DatasetFacts.read(source).statistics)
     if writes:

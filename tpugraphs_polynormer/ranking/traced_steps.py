@@ -61,7 +61,7 @@ class _StepTask:
     """What the trainer's step needs of a task: the model, with all variables, and the loss."""
 
     def __init__(self, config: RankingConfig, kind: str, phase: str | None) -> None:
-        if config.model.encoder == "none":
+        if not config.model.learns:
             raise ConfigError("model.encoder: found none, the cost model, which has no step to compile; choose another")
         set_precision(config)
         self.config, self._phase = config, phase

@@ -227,6 +227,11 @@ XLA_VARIANTS = [
 
 @pytest.mark.parametrize("variant", XLA_VARIANTS, ids="-".join)
 def test_the_whole_training_step_compiles_to_static_shapes_and_learns_the_same(variant):
+    check_compiled_training(variant)
+
+
+def check_compiled_training(variant: tuple[str, ...]) -> None:
+    """Two compiled steps have static shapes, and the losses and weights of two uncompiled ones."""
     config = config_of(*variant, STATIC, "model.num_local_layers=1", "training.learning_rate=0.001")
     losses, weights, _ = train_two_steps(config, jit_compile=False)
     compiled_losses, compiled_weights, hlo = train_two_steps(config, jit_compile=True)

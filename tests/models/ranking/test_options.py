@@ -7,12 +7,12 @@ import tensorflow as tf
 from tests.models.ranking.test_model import (
     STATIC,
     assert_same,
+    check_compiled_training,
     config_of,
     model_of,
     reorder_candidates,
     reorder_ops,
     run,
-    train_two_steps,
 )
 from tests.ranking_data import LAYOUT, TILE, built_model, collection, first_batch, small_config
 from tpugraphs_polynormer.config.loader import ConfigError
@@ -123,14 +123,7 @@ def test_blocks_and_compiled_programs_give_the_scores_of_the_whole(variant, monk
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [TOGETHER, *(each[6:] for each in OF_LAYOUTS)])
 def test_the_compiled_training_step_is_static_and_learns_the_same(name):
-    variant = (LAYOUT, "late", "polynormer", *settings(name))
-    config = config_of(*variant, STATIC, "model.num_local_layers=1", "training.learning_rate=0.001")
-    losses, weights, _ = train_two_steps(config, jit_compile=False)
-    compiled_losses, compiled_weights, hlo = train_two_steps(config, jit_compile=True)
-    assert "<=" not in hlo and "HloModule" in hlo
-    np.testing.assert_allclose(compiled_losses, losses, rtol=1e-4)
-    for one, other in zip(compiled_weights, weights, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=2.1e-3)
+    check_compiled_training((LAYOUT, "late", "polynormer", *settings(name)))
 
 
 @pytest.mark.parametrize("name", [TOGETHER, *map(slow, NAMES[:-1])])

@@ -9,22 +9,14 @@ import pytest
 import tensorflow as tf
 
 from tests.ranking_data import TILE, ranking_datasets, scratch_folder, small_config
-from tests.small_archives import write_tree
 from tests.small_datasets import LAYOUT, preprocess_here
-from tpugraphs_polynormer.archives import featurize
-from tpugraphs_polynormer.archives.tuning import layout_archive
 from tpugraphs_polynormer.datasets.statistics import measure_moments, summarize_moments
 from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo import from_tf
-from tpugraphs_polynormer.hlo.choices import enumerate_choices
 from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.module import Computation, Instruction, Module, Shape
-from tpugraphs_polynormer.hlo.sampling import draw_candidates
 from tpugraphs_polynormer.hlo.text_writer import serialize_text
-from tpugraphs_polynormer.ranking import scorer
 from tpugraphs_polynormer.ranking.own_program import ProgramRanking, measure_novelty, rank_program
-from tpugraphs_polynormer.ranking.runs import load_ranker
-from tpugraphs_polynormer.ranking.scorer import Scorer
 from tpugraphs_polynormer.ranking.task import train_ranking
 from tpugraphs_polynormer.simulator.write import simulate
 from tpugraphs_polynormer.training.run_directory import RunError
@@ -67,37 +59,6 @@ def test_candidates_are_ordered_by_score_and_the_default_is_placed(run_dir):
     first = ranking.describe(2).splitlines()
     assert f"rank {ranking.default_rank} of 40" in first[0]
     assert first[1].startswith(f"1. candidate {ranking.order[0]}:")
-
-
-def test_equal_candidates_get_equal_scores_and_others_do_not(run_dir, monkeypatch):
-    """Random draws rarely repeat a candidate, so each is repeated three times, in different blocks."""
-
-    def draw_thrice(choices, num_candidates: int, **settings) -> np.ndarray:
-        return np.tile(draw_candidates(choices, num_candidates // 3, **settings), (3, 1, 1))
-
-    monkeypatch.setattr(featurize, "draw_candidates", draw_thrice)
-    monkeypatch.setattr(scorer, "block_size", lambda *_: 16)
-    ranking = rank_program(run_dir, matrix_product(), num_candidates=60, seed=0)
-    thirds = ranking.scores.reshape(3, 20)
-    np.testing.assert_allclose(thirds[1:], np.broadcast_to(thirds[0], (2, 20)), atol=1e-5)
-    check_ranking(ranking, 60)
-
-
-def test_the_scores_are_those_of_a_dataset_of_the_program(run_dir, tmp_path):
-    """The program as an archive, preprocessed by the Beam job and scored by the restored run."""
-    product = matrix_product()
-    ranking = rank_program(run_dir, product, num_candidates=20)
-    arrays = layout_archive(
-        featurize_module(product),
-        node_config_ids=enumerate_choices(product).node_ids,
-        node_config_feat=ranking.candidates,
-        config_runtime=np.arange(1, 21),
-    )
-    write_tree(tmp_path / "in", LAYOUT, {"valid": {"product": arrays}})
-    (dataset,) = preprocess_here(tmp_path / "in", tmp_path / "out", LAYOUT)
-    model = load_ranker(run_dir, ranking_datasets()).model
-    expected = Scorer(model, dataset, candidates_per_group=4, seed=0).score_graph(dataset.split("valid"), 0)
-    np.testing.assert_allclose(ranking.scores, expected, atol=1e-5)
 
 
 def test_novelty_counts_unseen_opcodes_and_values_outside_the_range():

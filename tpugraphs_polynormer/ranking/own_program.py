@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from tpugraphs_polynormer.archives.featurize import module_arrays
-from tpugraphs_polynormer.archives.writer import write_archive
-from tpugraphs_polynormer.datasets.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, serialize_manifest
-from tpugraphs_polynormer.datasets.reader import RankingDataset
-from tpugraphs_polynormer.datasets.shards import PreprocessOptions, describe_split, write_shard
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
-from tpugraphs_polynormer.errors import HloError
-from tpugraphs_polynormer.files import write_text
 from tpugraphs_polynormer.hlo.choices import enumerate_choices
 from tpugraphs_polynormer.hlo.describe import describe_candidate
+from tpugraphs_polynormer.hlo.layout_program import presume_layouts
 from tpugraphs_polynormer.hlo.module import Module
 from tpugraphs_polynormer.hlo.opcodes import OPCODE_NAMES
+from tpugraphs_polynormer.hlo.sampling import draw_indices, gather_layouts
 from tpugraphs_polynormer.ranking.metrics import rank_candidates
-from tpugraphs_polynormer.ranking.runs import open_ranking_run, restore_task
-from tpugraphs_polynormer.ranking.task import DatasetFacts
-from tpugraphs_polynormer.training.run_directory import RunError
+from tpugraphs_polynormer.ranking.program_scorer import ProgramScorer
 
 
 @dataclass(frozen=True)
@@ -75,27 +68,26 @@ class ProgramRanking:
 
 
 def rank_program(
-    run_dir: Path | str, module: Module, *, num_candidates: int = 1000, seed: int = 0, mode: str = "default"
+    run_dirs: Sequence[Path | str] | Path | str,
+    module: Module,
+    *,
+    num_candidates: int = 1000,
+    seed: int = 0,
+    mode: str = "default",
 ) -> ProgramRanking:
-    """The layout candidates of a program, drawn at random, the compiler's default first, ranked by a trained run.
+    """The layout candidates of a program, drawn at random, the compiler's default first, ranked by trained runs.
 
     Args:
-      run_dir: a run trained on a layout collection.
+      run_dirs: a run trained on a layout collection, or several, whose scores are averaged.
       module: the program, from `hlo.program.parse_program`, `hlo.from_jax` or `hlo.from_tf`.
       num_candidates, seed, mode: see `hlo.sampling.draw_candidates`.
     """
-    run = open_ranking_run(run_dir)
-    facts = DatasetFacts.read(run)
-    if facts.kind != "layout":
-        raise RunError(f"{run.path}: trained on {facts.collection}; ranking a program's layouts needs a layout run")
-    arrays = module_arrays(module, num_candidates=num_candidates, seed=seed, mode=mode)
-    if not len(arrays["node_config_ids"]):
-        raise HloError(f"module {module.name!r} has no convolution, dot or reshape: there is nothing to choose")
-    with tempfile.TemporaryDirectory(prefix="tpugraphs-rank-") as folder:
-        task = restore_task(run, facts, _make_dataset(Path(folder), facts.collection, arrays))
-        scores = task.make_scorer().score_graph(task.collection.split("test"), 0)
-    novelty = measure_novelty(arrays["node_feat"], arrays["node_opcode"], facts.statistics)
-    candidates = arrays["node_config_feat"].astype(np.int8)
+    paths = [run_dirs] if isinstance(run_dirs, str | Path) else run_dirs
+    with ProgramScorer(paths, presume_layouts(module), seed=seed) as scorer:
+        indices = draw_indices(scorer.choices, num_candidates, seed=seed, mode=mode)
+        scores = scorer.score(indices).mean(axis=0)
+        novelty = measure_novelty(scorer.node_feat, scorer.node_opcode, scorer.statistics[0])
+    candidates = gather_layouts(scorer.choices, indices)
     return ProgramRanking(module, candidates, scores, rank_candidates(scores), novelty)
 
 
@@ -113,22 +105,3 @@ def measure_novelty(node_feat: np.ndarray, node_opcode: np.ndarray, statistics: 
         unseen_share=float(unseen.mean()),
         outside_share=float(outside.any(axis=1).mean()),
     )
-
-
-def _make_dataset(folder: Path, collection: str, arrays: dict[str, np.ndarray]) -> RankingDataset:
-    """A dataset of one graph, written and read by the same code as any other dataset."""
-    write_archive(folder / "program.npz", arrays)
-    source, how = {"program": folder / "program.npz"}, {"kind": "layout", "is_train": False}
-    description = write_shard(folder, "program", source, **how, options=PreprocessOptions())
-    manifest = Manifest(
-        format_version=FORMAT_VERSION,
-        collection=collection,
-        kind="layout",
-        options={},
-        splits={"test": describe_split([description])},
-        statistics=None,
-        num_rejected=0,
-        excluded={},
-    )
-    write_text(folder / MANIFEST_NAME, serialize_manifest(manifest))
-    return RankingDataset(folder)

@@ -5,13 +5,14 @@
     python benchmarks/tpu_step.py --quick                     # one tiny step: does it run?
 
 Needs the extra `tpu-compiler`, and no TPU. Each answer is kept in DIR by the hash of its program, so a rerun continues
-where the last one ended; collections whose steps are equal share one compilation. Estimates have no noise: they are
+where the last one ended; collections whose steps are equal share a row. Estimates have no noise: they are
 those of the compiler, the sum over ops that carry one. Ops without an estimate (gathers, scatters) are counted beside.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -79,20 +80,36 @@ def demo_rows(topology: str = "v4:2x2x1") -> Iterator[Row]:
 
 
 def official_rows(precision: str, step: str, chosen: argparse.Namespace) -> Iterator[Row]:
-    """The shipped configs at the official sizes."""
+    """The shipped configs at the official sizes; collections whose steps are equal share a row."""
     for folder in chosen.folders:
         for model in chosen.models:
-            for collection in chosen.collections:
-                name = f"{folder}/{model}/{collection.replace(':', '_')}"
-                overrides = ["data.static_shapes=true", f"training.precision={precision}"]
-                if folder == "paper":  # its batch is packed on TPUs; see docs/tpu.md
-                    overrides.append(f"data.batch_nodes={PACKED[collection.rpartition(':')[0]]}")
-                config = load_config(find_config(name), overrides)
+            for collections, config in _distinct_configs(folder, model, precision, chosen.collections):
+                name = f"{folder}/{model}/{' and '.join(each.replace(':', '_') for each in collections)}"
                 sizes = official_batches(config)
                 notes = (f"{sizes.graphs_per_batch:.1f}", f"{100 * sizes.padding_share:.0f} %")
                 for topology in chosen.topologies:
                     for part, trace in _parts(config, sizes.limits, step):
                         yield Row(f"{name}{part}", topology, trace, notes=notes)
+
+
+def _distinct_configs(
+    folder: str, model: str, precision: str, collections: Sequence[str]
+) -> list[tuple[list[str], RankingConfig]]:
+    """The configs whose steps differ, each with the collections that have it: equal fields and equal sizes."""
+    found: list[tuple[list[str], RankingConfig]] = []
+    for collection in collections:
+        overrides = ["data.static_shapes=true", f"training.precision={precision}"]
+        if folder == "paper":  # its batch is packed on TPUs; see docs/tpu.md
+            overrides.append(f"data.batch_nodes={PACKED[collection.rpartition(':')[0]]}")
+        config = load_config(find_config(f"{folder}/{model}/{collection.replace(':', '_')}"), overrides)
+        for names, other in found:
+            same = dataclasses.replace(config, data=dataclasses.replace(config.data, collection=names[0]))
+            if same == other and official_batches(config) == official_batches(other):
+                names.append(collection)
+                break
+        else:
+            found.append(([collection], config))
+    return found
 
 
 def _parts(config: RankingConfig, limits: dict[str, int], step: str) -> Iterator[tuple[str, Callable[[], bytes]]]:

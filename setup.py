@@ -25,6 +25,7 @@ setup(
     # The configs are outside the package in the repository, and in the package in a wheel.
     package_dir={"tpugraphs_polynormer.configs": "configs"},
     package_data={
+        "tpugraphs_polynormer": ["box/**/*"],
         "tpugraphs_polynormer.ranking.report": ["*.template"],
         "tpugraphs_polynormer.configs": ["**/*.yaml"],
     },

@@ -120,7 +120,7 @@ def make_box(args: argparse.Namespace) -> None:
     if args.output:
         from tpugraphs_polynormer.ranking.box import write_box
 
-        write_box(args.output, runs, card, datasets)
+        write_box(args.output, runs, card)
 
 
 def main() -> None:

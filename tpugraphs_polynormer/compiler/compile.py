@@ -1,6 +1,6 @@
 """Compiles HLO modules in a child process with a time limit: the TPU compiler aborts where it fails a check of its own.
 
-python -m tpugraphs_polynormer.compiler.compile MODULE TOPOLOGY REPLICAS RESULT    # what the child runs
+python -m tpugraphs_polynormer.compiler.compile OWNER MODULE TOPOLOGY REPLICAS RESULT    # what the child runs
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -20,11 +21,22 @@ from tpugraphs_polynormer.compiler.record import CompileRecord, CostlyOp, read_e
 from tpugraphs_polynormer.compiler.topologies import find_chip
 from tpugraphs_polynormer.compiler.xla import check_versions, compile_module
 from tpugraphs_polynormer.files import write_text
+from tpugraphs_polynormer.hlo.messages import build_messages
+from tpugraphs_polynormer.process import end_with_process
 
 TIME_LIMIT = 1800.0  # seconds
 _FAILED_CHECK = re.compile(r"(\w+\.cc:\d+\] Check failed: .*)")
 # Two forms of the compiler's message, of which the second names the memory that is there.
 _NO_MEMORY = re.compile(r"Ran out of memory (?:in memory space hbm\. (Used \S+ of \S+ hbm)|on HBM, (.*?)\.(?:\s|$))")
+# What the key of the cache leaves out.
+_MESSAGES = build_messages(
+    "tpugraphs_polynormer.compiler.key",
+    {
+        "Instruction": "68 frontend_attributes bytes",
+        "Computation": "2 instructions Instruction*",
+        "Module": "3 computations Computation*",
+    },
+)
 
 
 def compile_for_tpu(
@@ -46,8 +58,10 @@ def compile_for_tpu(
     """
     find_chip(topology)
     versions = check_versions()
-    key = hashlib.sha256(repr((versions, topology, num_replicas)).encode() + module).hexdigest()
-    cached = cache_dir / f"{key}.json" if cache_dir else None
+    cached = None
+    if cache_dir:
+        key = repr((versions, topology, num_replicas)).encode() + _in_one_order(module)
+        cached = cache_dir / f"{hashlib.sha256(key).hexdigest()}.json"
     if cached and cached.is_file():
         return parse_record(cached.read_text())
     record = CompileRecord(
@@ -57,6 +71,15 @@ def compile_for_tpu(
         cached.parent.mkdir(parents=True, exist_ok=True)
         write_text(cached, serialize_record(record))
     return record
+
+
+def _in_one_order(module: bytes) -> bytes:
+    """The module without its frontend attributes, whose order TensorFlow changes from process to process."""
+    message = _MESSAGES["Module"].FromString(module)
+    for computation in message.computations:
+        for instruction in computation.instructions:
+            instruction.ClearField("frontend_attributes")
+    return message.SerializeToString(deterministic=True)
 
 
 def serialize_record(record: CompileRecord) -> str:
@@ -82,7 +105,8 @@ def _run_child(module: bytes, topology: str, num_replicas: int, time_limit: floa
     with tempfile.TemporaryDirectory(prefix="tpugraphs-compile-") as folder:
         source, result = Path(folder) / "module.hlo.pb", Path(folder) / "result.json"
         source.write_bytes(module)
-        command = [sys.executable, "-m", __name__, str(source), topology, str(num_replicas), str(result)]
+        arguments = [str(os.getpid()), str(source), topology, str(num_replicas), str(result)]
+        command = [sys.executable, "-m", __name__, *arguments]
         try:
             done = subprocess.run(command, capture_output=True, timeout=time_limit, cwd=folder, check=False)
         except subprocess.TimeoutExpired:
@@ -111,7 +135,8 @@ def describe_refusal(message: str) -> str:
     return f"the compiler refused: {message.splitlines()[0][:300]}"
 
 
-def _main(source: str, topology: str, num_replicas: str, result: str) -> None:
+def _main(owner: str, source: str, topology: str, num_replicas: str, result: str) -> None:
+    end_with_process(int(owner))
     try:
         text, memory = compile_module(Path(source).read_bytes(), topology, int(num_replicas))
         content = memory | read_estimates(text)

@@ -60,7 +60,8 @@ class Checkpoints:
         if path is None:
             raise RunError(f"{self._folder}: no checkpoint; train first")
         try:
-            self._checkpoint.restore(path).assert_existing_objects_matched()
+            found = self._checkpoint.restore(path).assert_existing_objects_matched()
+            found.expect_partial()  # weights without the optimizer's state, which TensorFlow would warn about
         except (tf.errors.OpError, RuntimeError, LookupError, AssertionError, ValueError) as fault:
             reason = f"({_first_line(fault)}); train again, in a new run directory"
             if isinstance(fault, AssertionError | ValueError):

@@ -28,7 +28,7 @@ _MESSAGES = build_messages(
     {
         "Layout": "1 minor_to_major int64*",
         "Shape": "2 element_type int32, 3 dimensions int64*, 4 tuple_shapes Shape*, 5 layout Layout",
-        "Metadata": "2 op_name bytes",
+        "Metadata": "2 op_name bytes, 3 source_file bytes, 4 source_line int32",
         "Instruction": (
             "1 name bytes, 2 opcode bytes, 3 shape Shape, 7 metadata Metadata, 11 fusion_kind bytes, "
             "28 custom_call_target bytes, 35 id int64, 36 operand_ids int64*, 38 called_computation_ids int64*, "
@@ -52,6 +52,16 @@ class NodeOrders:
 
     output: Order
     operands: tuple[Order, ...]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The instruction of a given program that a config node was made of; empty or 0 where its dump does not say."""
+
+    name: str
+    op_name: str = ""  # the traced op, such as jit(f)/dot_general
+    source_file: str = ""
+    source_line: int = 0
 
 
 def prepare_module(dump: bytes) -> bytes:
@@ -116,12 +126,32 @@ def read_assigned(before: bytes, after: bytes) -> dict[str, NodeOrders]:
         for instruction in computation.instructions
         if instruction.opcode in _OPCODES
     }
-    instructions = [each for computation in _parse(after).computations for each in computation.instructions]
+    instructions = _instructions(after)
     by_id = {each.id: each for each in instructions}
     return {
         _text(each.name): NodeOrders(_order(each), tuple(_order(by_id[operand]) for operand in each.operand_ids))
         for each in instructions
         if each.opcode in _OPCODES and each.name in names
+    }
+
+
+def read_origins(given: bytes, before: bytes) -> dict[str, Origin]:
+    """{name of a config node in the dump before layout assignment: the given instruction that it was made of}.
+
+    The program was prepared before it was compiled, so op_names in the dump are names of given config nodes. A node
+    that the compiler added to one of these has the same origin; one without an op_name has none.
+    """
+    origins = {}
+    for each in _instructions(given):
+        if each.opcode in _OPCODES:
+            told = each.metadata
+            origins[each.name] = Origin(
+                _text(each.name), _text(told.op_name), _text(told.source_file), told.source_line
+            )
+    return {
+        _text(each.name): origins[each.metadata.op_name]
+        for each in _instructions(before)
+        if each.opcode in _OPCODES and each.metadata.op_name in origins
     }
 
 
@@ -231,6 +261,10 @@ def _set_instructions(computation: Any, instructions: Iterable[Any]) -> None:
     copies = [_MESSAGES["Instruction"].FromString(each.SerializeToString()) for each in instructions]
     del computation.instructions[:]
     computation.instructions.extend(copies)
+
+
+def _instructions(module: bytes) -> list[Any]:
+    return [each for computation in _parse(module).computations for each in computation.instructions]
 
 
 def _text(name: bytes) -> str:

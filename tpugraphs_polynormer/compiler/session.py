@@ -21,8 +21,9 @@ from typing import IO, Any
 
 from tpugraphs_polynormer.compiler.compile import describe_failure, describe_refusal
 from tpugraphs_polynormer.compiler.record import read_estimates
-from tpugraphs_polynormer.compiler.xla import compile_module, set_environment
+from tpugraphs_polynormer.compiler.xla import compile_module, parse_hlo_text, set_environment
 from tpugraphs_polynormer.compiler.zoo import ZooProgram, lower_zoo_program
+from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.process import end_with_process
 
 COMMAND = (sys.executable, "-m", __name__)
@@ -59,6 +60,15 @@ class CompilerSession:
         answer = self._ask({"lower": asdict(program), "target": str(target)})
         if answer.get("error"):
             raise RuntimeError(f"{program.name}: {answer['error']}")
+        return target.read_bytes()
+
+    def parse_text(self, text: bytes) -> bytes:
+        """The HloModuleProto of HLO text, as XLA's own reader makes it; HloError if it cannot read the text."""
+        source, target = (Path(self._folder.name, name) for name in ("given.txt", "given.hlo.pb"))
+        source.write_bytes(text)
+        answer = self._ask({"parse": str(source), "target": str(target)})
+        if answer.get("error"):
+            raise HloError(f"the compiler's reader of HLO text: {answer['error']}")
         return target.read_bytes()
 
     def compile(self, module: bytes) -> dict[str, Any]:
@@ -125,6 +135,9 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         if "lower" in request:
             set_environment()
             Path(request["target"]).write_bytes(lower_zoo_program(ZooProgram(**request["lower"])))
+            return {}
+        if "parse" in request:
+            Path(request["target"]).write_bytes(parse_hlo_text(Path(request["parse"]).read_text(errors="replace")))
             return {}
         snapshots = tuple(map(Path, request["snapshots"])) if "snapshots" in request else None
         module = Path(request["module"]).read_bytes()

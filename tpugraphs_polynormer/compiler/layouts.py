@@ -28,7 +28,7 @@ _MESSAGES = build_messages(
     {
         "Layout": "1 minor_to_major int64*",
         "Shape": "2 element_type int32, 3 dimensions int64*, 4 tuple_shapes Shape*, 5 layout Layout",
-        "Metadata": "2 op_name bytes, 3 source_file bytes, 4 source_line int32",
+        "Metadata": "2 op_name bytes, 3 source_file bytes, 4 source_line int32, 15 stack_frame_id int32",
         "Instruction": (
             "1 name bytes, 2 opcode bytes, 3 shape Shape, 7 metadata Metadata, 11 fusion_kind bytes, "
             "28 custom_call_target bytes, 35 id int64, 36 operand_ids int64*, 38 called_computation_ids int64*, "
@@ -36,7 +36,11 @@ _MESSAGES = build_messages(
             "77 custom_call_api_version int32"
         ),
         "Computation": "1 name bytes, 2 instructions Instruction*, 5 id int64, 6 root_id int64",
-        "Module": "1 name bytes, 3 computations Computation*, 17 stack_frame_index bytes",
+        "Module": "1 name bytes, 3 computations Computation*, 17 stack_frame_index StackFrames",
+        # JAX names source lines here, by numbers from 1 on; other programs name them in each instruction's metadata.
+        "FileLocation": "1 file_name_id int32, 3 line int32",
+        "StackFrame": "1 file_location_id int32",
+        "StackFrames": "1 file_names bytes*, 3 file_locations FileLocation*, 4 stack_frames StackFrame*",
         "HloProto": "1 module Module",
     },
 )
@@ -141,18 +145,30 @@ def read_origins(given: bytes, before: bytes) -> dict[str, Origin]:
     The program was prepared before it was compiled, so op_names in the dump are names of given config nodes. A node
     that the compiler added to one of these has the same origin; one without an op_name has none.
     """
-    origins = {}
-    for each in _instructions(given):
-        if each.opcode in _OPCODES:
-            told = each.metadata
-            origins[each.name] = Origin(
-                _text(each.name), _text(told.op_name), _text(told.source_file), told.source_line
-            )
+    module = _parse(given)
+    origins = {
+        each.name: Origin(_text(each.name), _text(each.metadata.op_name), *_find_source(module, each.metadata))
+        for computation in module.computations
+        for each in computation.instructions
+        if each.opcode in _OPCODES
+    }
     return {
         _text(each.name): origins[each.metadata.op_name]
         for each in _instructions(before)
         if each.opcode in _OPCODES and each.metadata.op_name in origins
     }
+
+
+def _find_source(module: Any, metadata: Any) -> tuple[str, int]:
+    """(file, line) that an instruction was traced from; ("", 0) if the module does not say."""
+    frames = module.stack_frame_index
+    if 0 < metadata.stack_frame_id <= len(frames.stack_frames):
+        number = frames.stack_frames[metadata.stack_frame_id - 1].file_location_id
+        if 0 < number <= len(frames.file_locations):
+            place = frames.file_locations[number - 1]
+            if 0 < place.file_name_id <= len(frames.file_names):
+                return _text(frames.file_names[place.file_name_id - 1]), place.line
+    return _text(metadata.source_file), metadata.source_line
 
 
 def encode_default(opcode: str, orders: NodeOrders) -> np.ndarray:

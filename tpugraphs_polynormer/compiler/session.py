@@ -84,6 +84,13 @@ class CompilerSession:
         before, after = (path.read_bytes() for path in paths)
         return answer, before, after
 
+    def compile_to_text(self, module: bytes) -> tuple[dict[str, Any], str]:
+        """The answer, and the compiled program as HLO text; empty where it failed."""
+        path = Path(self._folder.name, "compiled.txt")
+        path.write_bytes(b"")
+        answer = self._ask(self._request(module) | {"text": str(path)})
+        return answer, path.read_text()
+
     def _request(self, module: bytes) -> dict[str, Any]:
         path = Path(self._folder.name, "module.hlo.pb")
         path.write_bytes(module)
@@ -142,10 +149,14 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         snapshots = tuple(map(Path, request["snapshots"])) if "snapshots" in request else None
         module = Path(request["module"]).read_bytes()
         text, memory = compile_module(module, request["topology"], 1, snapshots=snapshots)
+        if "text" in request:
+            Path(request["text"]).write_text(text)
         estimates = read_estimates(text, repeat_loops=True)
         return {name: estimates[name] for name in ("cycles", "num_estimated", "unestimated")} | memory
     except (RuntimeError, ValueError) as fault:  # jax.errors.JaxRuntimeError is a RuntimeError
-        return {"error": describe_refusal(str(fault))}
+        # The message about a text quotes the line and marks the column below it: its first line says nothing.
+        told = " ".join(str(fault).split())[:300] if "parse" in request else describe_refusal(str(fault))
+        return {"error": told}
 
 
 def _main(owner: str) -> None:

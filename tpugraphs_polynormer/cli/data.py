@@ -154,7 +154,7 @@ def _add_featurize(stages: argparse._SubParsersAction) -> None:
     featurize.add_argument(
         "--topology",
         metavar="CHIP:SHAPE",
-        help="featurize what the compiler of this TPU makes of programs: v3:2x2, ...",
+        help="take programs as the compiler of this TPU sees them, such as v3:2x2 (default: as given)",
     )
     featurize.add_argument(
         "--kernels", action="store_true", help="with --topology: tile archives of the compiled kernels, into a folder"

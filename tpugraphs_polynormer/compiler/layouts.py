@@ -60,12 +60,18 @@ class NodeOrders:
 
 @dataclass(frozen=True)
 class Origin:
-    """The instruction of a given program that a config node was made of; empty or 0 where its dump does not say."""
+    """The instruction of a given program that a config node was made of; empty or 0 where its dump does not say.
+
+    `unchanged`: the node has the opcode, the shapes and the dimension numbers of that instruction, so that an order of
+    dims means the same for both. `equation`: the path of the equation of a JAX function, see compiler/jax_layouts.py.
+    """
 
     name: str
     op_name: str = ""  # the traced op, such as jit(f)/dot_general
     source_file: str = ""
     source_line: int = 0
+    unchanged: bool = False
+    equation: str = ""
 
 
 def prepare_module(dump: bytes) -> bytes:
@@ -152,11 +158,12 @@ def read_origins(given: bytes, before: bytes) -> dict[str, Origin]:
         for each in computation.instructions
         if each.opcode in _OPCODES
     }
-    return {
-        _text(each.name): origins[each.metadata.op_name]
-        for each in _instructions(before)
-        if each.opcode in _OPCODES and each.metadata.op_name in origins
-    }
+    found = {}
+    for each in _instructions(before):
+        name = each.metadata.op_name.rpartition(b"/")[2]  # behind the names of the calls that were inlined
+        if each.opcode in _OPCODES and name in origins:
+            found[_text(each.name)] = origins[name]
+    return found
 
 
 def _find_source(module: Any, metadata: Any) -> tuple[str, int]:

@@ -26,7 +26,7 @@ from tpugraphs_polynormer.compiler.xla import check_versions
 from tpugraphs_polynormer.errors import HloError, UserError
 from tpugraphs_polynormer.hlo.choices import Choices, enumerate_choices
 from tpugraphs_polynormer.hlo.layout_program import LayoutProgram
-from tpugraphs_polynormer.hlo.module import Module
+from tpugraphs_polynormer.hlo.module import Instruction, Module
 from tpugraphs_polynormer.hlo.protobuf import parse_module
 from tpugraphs_polynormer.hlo.sampling import gather_layouts
 from tpugraphs_polynormer.hlo.text import is_text
@@ -76,12 +76,19 @@ class CompiledProgram(LayoutProgram):
         Args:
           indices: int [nc], the number of each config node's choice, as `hlo.sampling.draw_indices` draws them.
         """
+        return force_layouts(self.snapshot, self.forced_orders(indices))
+
+    def forced_orders(self, indices: np.ndarray) -> dict[str, NodeOrders]:
+        """{name of a config node: the orders of one candidate}; `indices` as in `force`."""
         layouts = gather_layouts(self.choices, self._check(indices)[None])[0]
-        forced = {
+        return {
             node.name: complete_orders(layout, self.assigned[node.name])
             for node, layout in zip(self.config_nodes, layouts, strict=True)
         }
-        return force_layouts(self.snapshot, forced)
+
+    def tensor_shapes(self, node: Instruction) -> tuple[tuple[int, ...], ...]:
+        """The dimensions of a config node's result and operands."""
+        return _tensor_shapes(self.module, node)
 
     def _check(self, indices: np.ndarray) -> np.ndarray:
         indices, counts = np.asarray(indices), self.choices.counts
@@ -123,9 +130,30 @@ def compile_program(
         topology,
         snapshot=prepare_module(before),
         assigned=assigned,
-        origins=read_origins(given, before),
+        origins=_compare_origins(module, parse_module(given), read_origins(given, before)),
         unforced=answer,
     )
+
+
+def _compare_origins(module: Module, given: Module, origins: Mapping[str, Origin]) -> dict[str, Origin]:
+    """The origins, of which it is known whether the compiler has changed the instruction."""
+    nodes, sources = _by_name(module), _by_name(given)
+    found = {}
+    for name, origin in origins.items():
+        node, source = nodes[name], sources[origin.name]
+        same = [getattr(node, each) == getattr(source, each) for each in ("opcode", "convolution", "dot")]
+        unchanged = all(same) and _tensor_shapes(module, node) == _tensor_shapes(given, source)
+        found[name] = dataclasses.replace(origin, unchanged=unchanged)
+    return found
+
+
+def _by_name(module: Module) -> dict[str, Instruction]:
+    return {each.name: each for computation in module.computations for each in computation.instructions}
+
+
+def _tensor_shapes(module: Module, node: Instruction) -> tuple[tuple[int, ...], ...]:
+    by_id = {each.id: each for computation in module.computations for each in computation.instructions}
+    return tuple(each.shape.dimensions for each in (node, *(by_id[number] for number in node.operand_ids)))
 
 
 @contextmanager

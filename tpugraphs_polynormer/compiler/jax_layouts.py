@@ -37,7 +37,8 @@ _CALLS = frozenset(
     "jit pjit closed_call core_call remat2 checkpoint custom_jvp_call custom_vjp_call scan while cond".split()  # noqa: SIM905
 )
 _MARK = re.compile(r"equation\[([\d.]+)\]/?")
-Visit = Callable[[str, Any], Sequence[Any]]  # (path, equation) -> the equations in its place
+Scope = dict[Any, dict[Any, Any]]  # a variable of one computation -> {order: the variable constrained to it}
+Visit = Callable[[str, Any, Scope], Sequence[Any]]  # (path, equation, scope) -> the equations in its place
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,9 @@ class ConstrainedFunction:
 
         closed, shape = jax.make_jaxpr(self.function, return_shape=True)(*args)
         pending = dict(self.constraints.by_equation)
-        rewritten = rewrite_equations(closed, lambda path, equation: _constrain(equation, pending.pop(path, None)))
+        rewritten = rewrite_equations(
+            closed, lambda path, equation, scope: _constrain(equation, pending.pop(path, None), scope)
+        )
         if pending:
             first = next(iter(pending.values()))
             raise HloError(
@@ -171,7 +174,7 @@ def apply_layouts(function: Callable[..., Any], program: CompiledProgram, indice
 def mark_equations(closed: Any) -> Any:
     """The closed jaxpr with the path of each convolution, dot and reshape in the name of its op."""
 
-    def mark(path: str, equation: Any) -> list[Any]:
+    def mark(path: str, equation: Any, _: Scope) -> list[Any]:
         source = equation.source_info
         return [equation.replace(source_info=source.replace(name_stack=source.name_stack.extend(f"equation[{path}]")))]
 
@@ -191,12 +194,13 @@ def rewrite_equations(closed: Any, visit: Visit) -> Any:
 
 def _rewrite(jaxpr: Any, prefix: str, visit: Visit) -> Any:
     renamed: dict[Any, Any] = {}  # a result -> what later equations read instead
+    scope: Scope = {}
     equations = []
     for number, equation in enumerate(jaxpr.eqns):
         path, name = f"{prefix}{number}", equation.primitive.name
         equation = equation.replace(invars=[_read(each, renamed) for each in equation.invars])
         if name in _OPCODES:
-            equations += visit(path, equation)
+            equations += visit(path, equation, scope)
             (result,) = equations[-1].outvars
             if result is not equation.outvars[0]:
                 renamed[equation.outvars[0]] = result
@@ -231,7 +235,7 @@ def _rewrite_called(equation: Any, path: str, visit: Visit) -> Any:
     return equation.replace(params={name: change(value) for name, value in equation.params.items()})
 
 
-def _constrain(equation: Any, constraint: Constraint | None) -> list[Any]:
+def _constrain(equation: Any, constraint: Constraint | None, scope: Scope) -> list[Any]:
     """The equations of a constrained one: constraints of operands, the equation, the constraint of its result."""
     if constraint is None:
         return [equation]
@@ -244,12 +248,26 @@ def _constrain(equation: Any, constraint: Constraint | None) -> list[Any]:
     made, operands = [], list(equation.invars)
     for number, order in enumerate(constraint.orders.operands[: len(operands)]):
         if order:
-            made += _constraint_equations(operands[number], order)
-            operands[number] = made[-1].outvars[0]
+            made += _constrain_operand(operands[number], order, scope)
+            operands[number] = scope[operands[number]][order]
     made.append(equation.replace(invars=operands))
     if constraint.orders.output:
         made += _constraint_equations(equation.outvars[0], constraint.orders.output)
     return made
+
+
+def _constrain_operand(value: Any, order: Sequence[int], scope: Scope) -> list[Any]:
+    """The equations that constrain a variable to one more order; none if it has that order already.
+
+    The second constraint of a variable is one of the first one's result: XLA takes two constraints of one tensor for
+    the same, because JAX writes the order where XLA does not look before it assigns layouts.
+    """
+    made = scope.setdefault(value, {})
+    if order in made:
+        return []
+    equations = _constraint_equations(next(reversed(made.values()), value), order)
+    made[order] = equations[-1].outvars[0]
+    return equations
 
 
 def _constraint_equations(value: Any, order: Sequence[int]) -> list[Any]:

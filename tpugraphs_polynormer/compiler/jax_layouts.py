@@ -117,7 +117,7 @@ def _make_constraint(
     )
 
 
-@dataclass
+@dataclass(eq=False)  # jax.jit wants a hash
 class ConstrainedFunction:
     """A JAX function with layout constraints; call it, or give it to `jax.jit`, like the function that it was made of.
 
@@ -257,31 +257,34 @@ def _constrain(equation: Any, constraint: Constraint | None, scope: Scope) -> li
 
 
 def _constrain_operand(value: Any, order: Sequence[int], scope: Scope) -> list[Any]:
-    """The equations that constrain a variable to one more order; none if it has that order already.
-
-    The second constraint of a variable is one of the first one's result: XLA takes two constraints of one tensor for
-    the same, because JAX writes the order where XLA does not look before it assigns layouts.
-    """
+    """The equations that constrain a variable to one more order; none if it has that order already."""
     made = scope.setdefault(value, {})
     if order in made:
         return []
-    equations = _constraint_equations(next(reversed(made.values()), value), order)
+    equations = _constraint_equations(value, order, num_barriers=len(made))
     made[order] = equations[-1].outvars[0]
     return equations
 
 
-def _constraint_equations(value: Any, order: Sequence[int]) -> list[Any]:
+def _constraint_equations(value: Any, order: Sequence[int], *, num_barriers: int = 0) -> list[Any]:
     """The equations of `with_layout_constraint` of a variable, traced by JAX, so that their results are new variables.
 
     They are for TPUs alone: with jaxlib 0.10.2, a constraint of a convolution's result gives wrong values on a CPU.
+    Barriers keep the constraints of one variable apart: XLA takes two of one tensor for the same, because JAX writes
+    the order where XLA does not look before it assigns layouts.
     """
     import jax
     from jax.experimental.layout import Layout, with_layout_constraint
 
     layout = Layout(major_to_minor=_major_to_minor(order))
 
+    def constrain_on_tpu(x: Any) -> Any:
+        for _ in range(num_barriers):
+            x = jax.lax.optimization_barrier(x)
+        return with_layout_constraint(x, layout)
+
     def constrain(x: Any) -> Any:
-        return jax.lax.platform_dependent(x, tpu=lambda x: with_layout_constraint(x, layout), default=lambda x: x)
+        return jax.lax.platform_dependent(x, tpu=constrain_on_tpu, default=lambda x: x)
 
     traced = jax.make_jaxpr(constrain)(jax.ShapeDtypeStruct(value.aval.shape, value.aval.dtype)).jaxpr
     placed = {traced.invars[0]: value}

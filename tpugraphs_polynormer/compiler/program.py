@@ -130,12 +130,12 @@ def compile_program(
         topology,
         snapshot=prepare_module(before),
         assigned=assigned,
-        origins=_compare_origins(module, parse_module(given), read_origins(given, before)),
+        origins=compare_origins(module, parse_module(given), read_origins(given, before)),
         unforced=answer,
     )
 
 
-def _compare_origins(module: Module, given: Module, origins: Mapping[str, Origin]) -> dict[str, Origin]:
+def compare_origins(module: Module, given: Module, origins: Mapping[str, Origin]) -> dict[str, Origin]:
     """The origins, of which it is known whether the compiler has changed the instruction."""
     nodes, sources = _by_name(module), _by_name(given)
     found = {}

@@ -41,6 +41,7 @@ _EXPORTS = {
     "compile_tf": "compiler.from_functions",
     "judge_candidates": "compiler.program",
     "apply_layouts": "compiler.jax_layouts",
+    "apply_to_hlo": "compiler.program",
     "open_dataset": "datasets.reader",
     "read_archive": "archives.npz",
     "read_benchmark": "nodes.datasets",

@@ -12,7 +12,7 @@ from tpugraphs_polynormer.cli.main import main
 from tpugraphs_polynormer.compiler.from_functions import compile_jax, compile_tf
 from tpugraphs_polynormer.compiler.jax_layouts import apply_layouts, lower_marked
 from tpugraphs_polynormer.compiler.layouts import prepare_module, read_assigned
-from tpugraphs_polynormer.compiler.program import compile_program, judge_candidates
+from tpugraphs_polynormer.compiler.program import apply_to_hlo, compile_program, judge_candidates
 from tpugraphs_polynormer.compiler.session import CompilerSession
 from tpugraphs_polynormer.hlo import from_jax
 from tpugraphs_polynormer.hlo.sampling import draw_indices, gather_layouts
@@ -57,6 +57,10 @@ def test_a_transformer_with_applied_layouts_costs_what_the_forced_program_costs(
     indices = draw_indices(program.choices, 2, seed=1, mode="random", tied=False)
     judged = judge_candidates(program, indices, session)
     assert judged[0].cycles == program.unforced["cycles"] < judged[1].cycles
+    module, text = apply_to_hlo(program, indices[1], session)
+    assert text.count("LayoutConstraint") > 24 and "HloModule" in text
+    for each in (module, session.parse_text(text.encode())):
+        assert session.compile(each)["cycles"] == judged[1].cycles, "both files compile to the judged program"
     for candidate, judgement in zip(indices, judged, strict=True):
         applied = apply_layouts(function, program, candidate)
         assert not applied.constraints.left_out

@@ -211,6 +211,18 @@ def judge_candidates(
     return [answers[module] for module in modules]
 
 
+def apply_to_hlo(
+    program: CompiledProgram, indices: np.ndarray, session: CompilerSession | None = None
+) -> tuple[bytes, str]:
+    """(HloModuleProto, HLO text) of the program with the layouts of a candidate as LayoutConstraint custom calls.
+
+    Both are the compiler's snapshot, which any XLA compiler for TPUs takes. `indices` as in `CompiledProgram.force`.
+    """
+    module = program.force(indices)
+    with use_session(session, program.topology) as opened:
+        return module, opened.print_module(module)
+
+
 def read_judgement(answer: Mapping[str, Any], topology: str) -> Judgement:
     """The judgement in an answer of CompilerSession.compile."""
     if answer.get("error"):

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from tpugraphs_polynormer.compiler.compile import describe_failure, describe_refusal
 from tpugraphs_polynormer.compiler.record import read_estimates
-from tpugraphs_polynormer.compiler.xla import compile_module, parse_hlo_text, set_environment
+from tpugraphs_polynormer.compiler.xla import compile_module, parse_hlo_text, print_module, set_environment
 from tpugraphs_polynormer.compiler.zoo import ZooProgram, lower_zoo_program
 from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.process import end_with_process
@@ -70,6 +70,14 @@ class CompilerSession:
         if answer.get("error"):
             raise HloError(f"the compiler's reader of HLO text: {answer['error']}")
         return target.read_bytes()
+
+    def print_module(self, module: bytes) -> str:
+        """The HLO text of an HloModuleProto, as XLA writes it; HloError if it cannot read the module."""
+        target = Path(self._folder.name, "printed.txt")
+        answer = self._ask({"print": self._request(module)["module"], "target": str(target)})
+        if answer.get("error"):
+            raise HloError(answer["error"])
+        return target.read_text()
 
     def compile(self, module: bytes) -> dict[str, Any]:
         """The compiler's answer: cycles, num_estimated, unestimated (see CompileRecord), or an error of one line."""
@@ -145,6 +153,9 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
             return {}
         if "parse" in request:
             Path(request["target"]).write_bytes(parse_hlo_text(Path(request["parse"]).read_text(errors="replace")))
+            return {}
+        if "print" in request:
+            Path(request["target"]).write_text(print_module(Path(request["print"]).read_bytes()))
             return {}
         snapshots = tuple(map(Path, request["snapshots"])) if "snapshots" in request else None
         module = Path(request["module"]).read_bytes()

@@ -8,28 +8,46 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.module import Module
 from tpugraphs_polynormer.hlo.prelayout import EXPORT_NAME, find_snapshot
 from tpugraphs_polynormer.hlo.protobuf import parse_module
 
+if TYPE_CHECKING:
+    from tpugraphs_polynormer.compiler.program import CompiledProgram
+
 _COMPILE_SECONDS = 1800
 
 
-def from_jax(function: Callable[..., Any], *args: Any, before_layout: bool = False) -> Module:
-    """The HLO module of a JAX function.
+@overload
+def from_jax(function: Callable[..., Any], *args: Any, before_layout: bool = False) -> Module: ...
+@overload
+def from_jax(function: Callable[..., Any], *args: Any, topology: str) -> CompiledProgram: ...
+def from_jax(
+    function: Callable[..., Any], *args: Any, before_layout: bool = False, topology: str | None = None
+) -> Module | CompiledProgram:
+    """The HLO module of a JAX function; with a topology, the program as the TPU compiler sees it.
 
     Args:
       function: a plain or jitted function of arrays.
       *args: example arguments; only their shapes and types matter (`jax.ShapeDtypeStruct` will do).
       before_layout: compile it for this machine in a child process and take the program just before layout assignment
         (inlined, simplified), which is closer to the dataset than the raw lowering.
+      topology: a TPU such as `v3:2x2`: the real TPU compiler (extra tpu-compiler) takes the function to just before it
+        assigns layouts, as the dataset was taken, and tells its own layouts. The result is that of
+        `compiler.from_functions.compile_jax`; its `module` is the program.
 
     Raises:
       HloError: JAX is missing, or the child process left no snapshot.
+      UserError: with a topology, see `compiler.program.compile_program`.
     """
+    if topology is not None:
+        # Late, because the compiler's room imports this one.
+        from tpugraphs_polynormer.compiler.from_functions import compile_jax
+
+        return compile_jax(function, *args, topology=topology)
     try:
         import jax
     except ImportError as error:
@@ -40,8 +58,21 @@ def from_jax(function: Callable[..., Any], *args: Any, before_layout: bool = Fal
     return parse_module(jitted.lower(*args).compiler_ir("hlo").as_serialized_hlo_module_proto())
 
 
-def from_tf(function: Callable[..., Any], *args: Any) -> Module:
-    """The HLO module of a TensorFlow function of tensors, as `tf.function(jit_compile=True)` gives it to XLA."""
+@overload
+def from_tf(function: Callable[..., Any], *args: Any) -> Module: ...
+@overload
+def from_tf(function: Callable[..., Any], *args: Any, topology: str) -> CompiledProgram: ...
+def from_tf(function: Callable[..., Any], *args: Any, topology: str | None = None) -> Module | CompiledProgram:
+    """The HLO module of a TensorFlow function of tensors; with a topology, as `from_jax` gives it."""
+    if topology is not None:
+        from tpugraphs_polynormer.compiler.from_functions import compile_tf
+
+        return compile_tf(function, *args, topology=topology)
+    return parse_module(lower_tf(function, *args))
+
+
+def lower_tf(function: Callable[..., Any], *args: Any) -> bytes:
+    """The serialized HloModuleProto of a TensorFlow function, as `tf.function(jit_compile=True)` gives it to XLA."""
     try:
         import tensorflow as tf
     except ImportError as error:
@@ -49,7 +80,7 @@ def from_tf(function: Callable[..., Any], *args: Any) -> Module:
     # A tf.function without jit_compile cannot return its HLO, so the Python function inside it is wrapped again.
     plain = function.python_function if hasattr(function, "python_function") else function
     compiled = tf.function(plain, jit_compile=True)
-    return parse_module(compiled.experimental_get_compiler_ir(*args)(stage="hlo_serialized"))
+    return compiled.experimental_get_compiler_ir(*args)(stage="hlo_serialized")
 
 
 def _snapshot_before_layout(jitted: Any, args: tuple[Any, ...]) -> Module:

@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.hlo.changes import LayoutChanges
 from tpugraphs_polynormer.hlo.choices import Choices
-from tpugraphs_polynormer.hlo.sampling import LinkAgreement
+from tpugraphs_polynormer.hlo.sampling import draw_indices
 
 MAX_BLOCK = 256  # candidates that are scored at once
 _MIN_BLOCK = 8
 _BLOCKS_PER_BUDGET = 16  # a small budget has small blocks, so that the later ones learn from the earlier ones
+_DRAWN_PER_BUDGET = 8  # one of so many candidates is drawn at random before the descent, in case the default is bad
+_MAX_DRAWN = 64
+_DEPTHS = (0, 1, 3)  # links along which neighbours follow a node's change
 _POPULATION = 32
-_MOST_CHANGES = 4  # units that a mutation changes
+_MAX_MUTATIONS = 4
+_TRIES_PER_CHILD = 4
 
 Score = Callable[[np.ndarray], np.ndarray]
 
@@ -63,13 +67,19 @@ def search_layouts(
     """
     if budget < 1:
         raise UserError(f"cannot search with a budget of {budget} candidates; expected at least 1")
-    search = _Search(score, choices, budget, seconds, np.random.default_rng(seed))
-    none = np.zeros((0, len(choices.counts)), np.int16)
-    search.run(none if starts is None else np.asarray(starts, np.int16).reshape(-1, len(choices.counts)))
-    return SearchResult(search.ledger.indices, search.ledger.scores)
+    width = len(choices.counts)
+    starts = np.zeros((0, width), np.int16) if starts is None else np.asarray(starts, np.int16)
+    if starts.ndim != 2 or starts.shape[1] != width or (starts < 0).any() or (starts >= choices.counts).any():
+        raise UserError(
+            f"the starts of a search have shape {starts.shape}; expected [k, {width}] choice numbers of the program's "
+            "config nodes"
+        )
+    ledger = _Ledger(score, width, budget, seconds)
+    _Search(ledger, choices, budget, seed).run(starts)
+    return SearchResult(ledger.indices, ledger.scores)
 
 
-class _Exhausted(Exception):
+class _ExhaustedError(Exception):
     """The budget is used: there is nothing left to do."""
 
 
@@ -96,8 +106,26 @@ class _Ledger:
 
     @property
     def left(self) -> int:
-        """How many candidates may still be scored."""
+        """The number of candidates that may still be scored."""
         return self._budget - self._used
+
+    @property
+    def best(self) -> np.ndarray:
+        """int16 [nc]: the candidate with the best score, the earliest if several are equal."""
+        return self.indices[self.scores.argmax()]
+
+    @property
+    def best_score(self) -> float:
+        """The score of `best`."""
+        return float(self.scores.max())
+
+    def find_best(self, count: int) -> np.ndarray:
+        """int16 [at most count, nc]: the best candidates with different scores, best first.
+
+        Equal scores mostly come from changes that make no difference, and a population needs differences.
+        """
+        _, rows = np.unique(-self.scores, return_index=True)
+        return self.indices[rows[:count]]
 
     def is_new(self, candidate: np.ndarray) -> bool:
         """Whether a candidate [nc] was not scored yet."""
@@ -107,30 +135,34 @@ class _Ledger:
         """float64 [c]: the scores of candidates int16 [c, nc]; those that are new are scored now.
 
         Raises:
-          _Exhausted: the budget does not suffice for all of them, or time ran out; what could be scored was scored.
+          _ExhaustedError: the budget is used or time ran out; what could be scored was scored.
         """
         keys = [candidate.tobytes() for candidate in candidates]
-        new = [row for key, row in dict(zip(reversed(keys), reversed(range(len(keys))), strict=True)).items()
-               if key not in self._row_of]  # fmt: skip
-        new.sort()
+        first = {key: row for row, key in reversed(list(enumerate(keys)))}
+        new = sorted(row for key, row in first.items() if key not in self._row_of)
         fitting = new[: self.left]
         for start in range(0, len(fitting), MAX_BLOCK):
             rows = fitting[start : start + MAX_BLOCK]
             if self._used and self._deadline is not None and time.monotonic() >= self._deadline:
-                raise _Exhausted
+                raise _ExhaustedError
             self._append(candidates[rows], [keys[row] for row in rows])
         if len(fitting) < len(new) or not self.left:
-            raise _Exhausted
+            raise _ExhaustedError
         return self._scores[[self._row_of[key] for key in keys]]
 
     def _append(self, block: np.ndarray, keys: list[bytes]) -> None:
+        scores = np.asarray(self._score(block), np.float64)
+        if scores.shape != (len(block),) or np.isnan(scores).any():
+            raise UserError(
+                f"the score function of a search returned shape {scores.shape} with {np.isnan(scores).sum()} NaN for "
+                f"{len(block)} candidates; expected a number for each"
+            )
         end = self._used + len(block)
         if end > len(self._indices):
-            size = min(max(end, 2 * len(self._indices)), self._budget)
-            self._indices = np.concatenate([self.indices, np.zeros((size - self._used, block.shape[1]), np.int16)])
-            self._scores = np.concatenate([self.scores, np.zeros(size - self._used)])
-        self._indices[self._used : end] = block
-        self._scores[self._used : end] = self._score(block)
+            more = min(max(end, 2 * len(self._indices)), self._budget) - len(self._indices)
+            self._indices = np.concatenate([self._indices, np.zeros((more, block.shape[1]), np.int16)])
+            self._scores = np.concatenate([self._scores, np.zeros(more)])
+        self._indices[self._used : end], self._scores[self._used : end] = block, scores
         self._row_of.update(zip(keys, range(self._used, end), strict=True))
         self._used = end
 
@@ -138,153 +170,113 @@ class _Ledger:
 class _Search:
     """One search, from the default to the end of the budget."""
 
-    def __init__(
-        self, score: Score, choices: Choices, budget: int, seconds: float | None, rng: np.random.Generator
-    ) -> None:
-        self._counts, self._rng = choices.counts, rng
-        self.ledger = _Ledger(score, len(choices.counts), budget, seconds)
-        self._budget = budget
+    def __init__(self, ledger: _Ledger, choices: Choices, budget: int, seed: int) -> None:
+        self._ledger, self._choices, self._budget, self._seed = ledger, choices, budget, seed
+        self._rng = np.random.default_rng(seed)
+        self._changes = LayoutChanges(choices)
         self._block = min(max(budget // _BLOCKS_PER_BUDGET, _MIN_BLOCK), MAX_BLOCK)
-        free = np.flatnonzero(choices.counts > 1)
-        self._nodes = [np.array([node]) for node in free]
-        groups = [np.flatnonzero(choices.groups == group) for group in np.unique(choices.groups[free])]
-        self._groups = [group for group in groups if len(group) > 1]
-        self._links = _Links(choices)
 
     def run(self, starts: np.ndarray) -> None:
         """Scores candidates until the budget is used or there are no more."""
         try:
-            default = np.zeros((1, len(self._counts)), np.int16)
-            self.ledger.score(default)
-            self.ledger.score(starts)
-            if math.prod(self._counts.tolist()) <= self._budget:
-                for block in _all_candidates(self._counts):
-                    self.ledger.score(block)
+            self._ledger.score(np.zeros((1, len(self._choices.counts)), np.int16))
+            self._ledger.score(starts)
+            if math.prod(self._choices.counts.tolist()) <= self._budget:
+                for block in _all_candidates(self._choices.counts):
+                    self._ledger.score(block)
                 return
+            first = 1 + min(self._budget // _DRAWN_PER_BUDGET, _MAX_DRAWN)
+            self._ledger.score(draw_indices(self._choices, first, seed=self._seed, mode="random"))
             self._descend()
             while True:
                 self._evolve()
-        except _Exhausted:
+        except _ExhaustedError:
             pass
 
-    @property
-    def _best(self) -> np.ndarray:
-        return self.ledger.indices[self.ledger.scores.argmax()]
-
     def _descend(self) -> None:
-        """Coordinate descent until no change of a group, a node or a linked pair improves the best."""
+        """Coordinate descent until no change of a group, of a node, or of a node with its neighbours improves the best.
+
+        The outputs alone come first: they matter most, and a small budget suffices for them.
+        """
+        groups, nodes = self._changes.groups, self._changes.nodes
+        self._sweep(groups, outputs_only=True)
+        self._sweep(nodes, outputs_only=True)
         improved = True
         while improved:
-            improved = self._sweep(self._groups, linked=False)
-            improved |= self._sweep(self._nodes, linked=False)
-            improved |= self._sweep(self._nodes, linked=True)
+            improved = self._sweep(groups)
+            for depth in _DEPTHS:
+                improved |= self._sweep(nodes, depth=depth)
 
-    def _sweep(self, units: list[np.ndarray], *, linked: bool) -> bool:
-        """Tries every choice of every unit once; returns whether the best improved."""
-        order = self._rng.permutation(len(units))
-        moves = [(units[number], choice) for number in order for choice in range(self._counts[units[number][0]])]
-        before = self.ledger.scores.max()
+    def _sweep(self, units: list[np.ndarray], *, depth: int = 0, outputs_only: bool = False) -> bool:
+        """Tries the choices of every unit once, small changes first; returns whether the best improved.
+
+        With a depth, the neighbours of a node follow its change.
+        """
+        best, before = self._ledger.best, self._ledger.best_score
+        moves = [
+            (distance, nodes, choice)
+            for nodes in units
+            for distance, choice in self._changes.list_choices(nodes[0], best[nodes[0]], outputs_only=outputs_only)
+        ]
+        moves = [moves[number] for number in self._rng.permutation(len(moves))]
+        moves.sort(key=lambda move: -move[0])
         while moves:
-            base, block = self._best, []
+            base, block = self._ledger.best, []
             while moves and len(block) < self._block:
-                candidate = base.copy()
-                nodes, choice = moves.pop(0)
-                candidate[nodes] = choice
-                if linked:
-                    self._links.follow(candidate, nodes[0], depth=1)
-                if self.ledger.is_new(candidate):
-                    block.append(candidate)
+                _, nodes, choice = moves.pop()
+                changed = base.copy()
+                changed[nodes] = choice
+                self._changes.follow(changed, nodes[0], depth=depth)
+                if self._ledger.is_new(changed):
+                    block.append(changed)
             if block:
-                self._combine(base, np.stack(block))
-        return bool(self.ledger.scores.max() > before)
+                self._score_combined(base, np.stack(block))
+        return self._ledger.best_score > before
 
-    def _combine(self, base: np.ndarray, block: np.ndarray) -> None:
-        """Scores changes [c, nc] of a base [nc], then all improvements together, the better half, quarter, ..."""
-        scores = self.ledger.score(block)
-        base_score = float(self.ledger.score(base[None])[0])
-        better = np.flatnonzero(scores > base_score)
-        joined, combined = base.copy(), []
+    def _score_combined(self, base: np.ndarray, block: np.ndarray) -> None:
+        """Scores changes [c, nc] of the best [nc], then all improvements in one, the better half of them, and so on."""
+        before = self._ledger.best_score
+        scores = self._ledger.score(block)
+        better = np.flatnonzero(scores > before)
+        combined, touched = [base], np.zeros(len(base), bool)
         for row in better[np.argsort(-scores[better], kind="stable")]:
             changed = block[row] != base
-            if not (joined != base)[changed].any():
-                joined = np.where(changed, block[row], joined)
-                combined.append(joined)
-        sizes = {max(1, len(combined) >> shift) for shift in range(len(combined).bit_length())}
-        if sizes:
-            self.ledger.score(np.stack([combined[size - 1] for size in sorted(sizes, reverse=True)]))
+            if not touched[changed].any():
+                combined.append(np.where(changed, block[row], combined[-1]))
+                touched |= changed
+        halves = [(len(combined) - 1) >> shift for shift in range(len(combined).bit_length())]
+        self._ledger.score(np.stack([combined[size] for size in halves]))
 
     def _evolve(self) -> None:
         """One generation: a block of new candidates, children of the best."""
-        order = np.argsort(-self.ledger.scores, kind="stable")[:_POPULATION]
-        population = self.ledger.indices[order]
-        block: dict[bytes, np.ndarray] = {}
-        tries = 0
-        while len(block) < min(self._block, self.ledger.left):
-            child = self._breed(population) if tries < 4 * self._block else self._draw()
+        population, block, tries = self._ledger.find_best(_POPULATION), {}, 0
+        while len(block) < min(self._block, self._ledger.left):
+            # Where children are known already, as in a small space that is nearly used up, any candidate will do.
+            child = self._breed(population) if tries < _TRIES_PER_CHILD * self._block else self._draw()
             tries += 1
-            if self.ledger.is_new(child):
-                block.setdefault(child.tobytes(), child)
-        self.ledger.score(np.stack(list(block.values())))
+            if self._ledger.is_new(child):
+                block[child.tobytes()] = child
+        self._ledger.score(np.stack(list(block.values())))
 
     def _breed(self, population: np.ndarray) -> np.ndarray:
-        """int16 [nc]: a child of one or two parents, the better ones more often, with a few mutations."""
-        rng = self._rng
+        """int16 [nc]: a child of one or two candidates of a sorted population, the better ones more often."""
+        rng, changes, counts = self._rng, self._changes, self._choices.counts
         first, second = (population[int(len(population) * rng.random() ** 2)] for _ in range(2))
-        child = first.copy()
-        crossed = rng.random() < 0.5
-        if crossed:  # a run of nodes in the program's order, because neighbours depend on each other
+        child, is_crossed = first.copy(), rng.random() < 0.5
+        if is_crossed:  # a run of nodes in the program's order, because neighbours depend on each other
             low, high = np.sort(rng.integers(len(child) + 1, size=2))
             child[low:high] = second[low:high]
-        for _ in range(int(rng.integers(0 if crossed else 1, _MOST_CHANGES + 1))):
-            units = self._groups if self._groups and rng.random() < 0.25 else self._nodes
+        for _ in range(int(rng.integers(0 if is_crossed else 1, _MAX_MUTATIONS + 1))):
+            units = changes.groups if rng.random() < 0.25 else changes.nodes
             nodes = units[rng.integers(len(units))]
-            child[nodes] = rng.integers(self._counts[nodes[0]])
+            child[nodes] = rng.integers(counts[nodes[0]])
             if rng.random() < 0.5:
-                self._links.follow(child, nodes[rng.integers(len(nodes))], depth=int(rng.integers(1, 4)))
+                changes.follow(child, nodes[rng.integers(len(nodes))], depth=int(rng.integers(1, _DEPTHS[-1] + 1)))
         return child
 
     def _draw(self) -> np.ndarray:
-        """int16 [nc]: any candidate, when children bring nothing new."""
-        return self._rng.integers(self._counts).astype(np.int16)
-
-
-class _Links:
-    """The links of a program, along which a change of one node's layout is followed by its neighbours."""
-
-    def __init__(self, choices: Choices) -> None:
-        self._choices, self._agreement = choices, LinkAgreement(choices)
-        self._of_node: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-        for link in choices.links.tolist():
-            for node in {link[0], link[2]}:
-                self._of_node[node].append(tuple(link))
-
-    def follow(self, candidate: np.ndarray, node: int, *, depth: int) -> None:
-        """Changes the nodes linked to one, and those linked to them, up to a depth, so that layouts agree.
-
-        A node keeps as much of its own layouts as it can.
-        """
-        done, front = {int(node)}, [int(node)]
-        for _ in range(depth):
-            found = []
-            for each in front:
-                for consumer, operand, producer in self._of_node[each]:
-                    other = producer if consumer == each else consumer
-                    if other in done:
-                        continue
-                    table = self._agreement(consumer, operand, producer)
-                    agrees = table[:, candidate[consumer]] if other == producer else table[candidate[producer]]
-                    if agrees.any():
-                        candidate[other] = self._closest(other, int(candidate[other]), agrees)
-                        done.add(other)
-                        found.append(other)
-            front = found
-
-    def _closest(self, node: int, choice: int, allowed: np.ndarray) -> int:
-        """The allowed choice of a node that differs least from its present one."""
-        start = self._choices.starts[node]
-        rows = self._choices.table[start : start + self._choices.counts[node]]
-        distance = (rows != rows[choice]).sum(axis=1)
-        return int(np.where(allowed, distance, distance.max() + 1).argmin())
+        """int16 [nc]: a candidate of which every choice is equally likely."""
+        return self._rng.integers(self._choices.counts).astype(np.int16)
 
 
 def _all_candidates(counts: np.ndarray) -> Iterator[np.ndarray]:

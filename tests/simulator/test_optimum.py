@@ -7,11 +7,11 @@ import pytest
 
 from tpugraphs_polynormer.hlo.choices import enumerate_choices
 from tpugraphs_polynormer.hlo.features import featurize_module
-from tpugraphs_polynormer.hlo.layout_flow import FIXED, ProgramLayouts
+from tpugraphs_polynormer.hlo.layout_flow import FIXED
 from tpugraphs_polynormer.hlo.sampling import MODES, draw_indices
 from tpugraphs_polynormer.simulator.array_shapes import F32
 from tpugraphs_polynormer.simulator.builder import ModuleBuilder
-from tpugraphs_polynormer.simulator.costs import CostTables, LayoutCosts, Operator
+from tpugraphs_polynormer.simulator.costs import CostTables, LayoutCosts, Operator, price_choices
 from tpugraphs_polynormer.simulator.optimum import find_optimum
 from tpugraphs_polynormer.simulator.programs import FAMILIES, draw_program
 from tpugraphs_polynormer.simulator.scales import SCALES
@@ -19,11 +19,8 @@ from tpugraphs_polynormer.simulator.scales import SCALES
 
 def price(module):
     """The choices of a module and its cost model."""
-    choices, arrays = enumerate_choices(module), featurize_module(module)
-    spans = zip(choices.starts, choices.counts, strict=True)
-    tables = [choices.table[start : start + count] for start, count in spans]
-    graph = (arrays.node_feat, arrays.node_opcode, arrays.edge_index)
-    return choices, LayoutCosts(ProgramLayouts(*graph, choices.node_ids, tables))
+    choices = enumerate_choices(module)
+    return choices, price_choices(featurize_module(module), choices)
 
 
 def chain(rng):

@@ -5,16 +5,17 @@
 
 The regret of a candidate is its noiseless simulated seconds over those of the program's fastest candidate, minus 1. The
 table has the mean over programs and seeds, in percent. Random search scores the first distinct candidates of
-`draw_indices`, in its modes, with and without ties; like the search, it has the compiler's default among them. "any default": choice
-0 of each node is drawn at random, so that the default is no help. With a run, its scores decide what is found, and the
-simulated seconds of the best 1, or of the best 10 if a user measures those, judge it. The search is not told the cost
-model's optimum, which is the answer.
+`draw_indices`, in its modes, with and without ties; like the search, it has the compiler's default among them. "any
+default": choice 0 of each node is drawn at random, so that the default is no help. With a run, its scores decide what
+is found, and the simulated seconds of the best 1, or of the best 10 if a user measures those, judge it. The search is
+not told the cost model's optimum, which is the answer.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -37,7 +38,7 @@ MAX_DRAWN = 32_768  # by a random search; it does not score repeats
 
 # (program, its costs, its fastest seconds)
 Priced = tuple[LayoutProgram, LayoutCosts, float]
-Finder = Callable[[Score, Choices, int, int], SearchResult]
+Finder = Callable[[Score, Choices, Sequence[int], int], list[SearchResult]]
 
 
 def price_programs(count: int, scale: str, *, any_default: bool) -> list[Priced]:
@@ -65,24 +66,25 @@ def renumber_choices(choices: Choices, rng: np.random.Generator) -> Choices:
     return dataclasses.replace(choices, table=table)
 
 
-def search(score: Score, choices: Choices, budget: int, seed: int) -> SearchResult:
-    """What the search scores."""
-    return search_layouts(score, choices, budget=budget, seed=seed)
+def search(score: Score, choices: Choices, budgets: Sequence[int], seed: int) -> list[SearchResult]:
+    """What the search scores with each budget."""
+    return [search_layouts(score, choices, budget=budget, seed=seed) for budget in budgets]
 
 
 def drawer(mode: str, *, tied: bool) -> Finder:
-    """A random search: what it scores is drawn."""
+    """A random search: what it scores is drawn; a larger budget adds to a smaller one."""
 
-    def draw(score: Score, choices: Choices, budget: int, seed: int) -> SearchResult:
+    def draw(score: Score, choices: Choices, budgets: Sequence[int], seed: int) -> list[SearchResult]:
         found: dict[bytes, np.ndarray] = {}
         for block in draw_index_blocks(choices, MAX_DRAWN, seed=seed, mode=mode, tied=tied):
             for row in block:
                 found.setdefault(row.tobytes(), row)
-            if len(found) >= budget:
+            if len(found) >= max(budgets):
                 break
-        indices = np.stack(list(found.values())[:budget])
+        indices = np.stack(list(found.values())[: max(budgets)])
         blocks = [score(indices[start : start + MAX_BLOCK]) for start in range(0, len(indices), MAX_BLOCK)]
-        return SearchResult(indices, np.concatenate(blocks))
+        scores = np.concatenate(blocks)
+        return [SearchResult(indices[:budget], scores[:budget]) for budget in budgets]
 
     return draw
 
@@ -133,13 +135,10 @@ def print_rows(
     """Prints, for each number of best candidates, a row of the table per way of finding, and the search's share."""
     regrets: dict[tuple[str, int, int], list[float]] = {}
     for (program, costs, fastest), score in scored:
-        for way, find in FINDERS.items():
-            for budget in budgets:
-                for seed in range(seeds):
-                    found = find(score, program.choices, budget, seed)
-                    for top in tops:
-                        regret = find_regret(found, costs, fastest, top)
-                        regrets.setdefault((way, budget, top), []).append(regret)
+        for (way, find), seed in itertools.product(FINDERS.items(), range(seeds)):
+            for budget, found in zip(budgets, find(score, program.choices, budgets, seed), strict=True):
+                for top in tops:
+                    regrets.setdefault((way, budget, top), []).append(find_regret(found, costs, fastest, top))
     means = {key: statistics.mean(each) for key, each in regrets.items()}
     for top in tops:
         label = f"{name}, best {top}" if len(tops) > 1 else name

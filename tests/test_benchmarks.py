@@ -86,6 +86,13 @@ TABLES = {
     ],
     "label_fidelity": ["alexnet_b", "resnet_b", "unet2d_b", "unet3d_b", "bert_b", "lstm_b", "recommender_b"],
     "ablation": ["| option | tau |", "|---", "| base |", "| ema |"],
+    "search": [
+        "| score | found by |",
+        "|---",
+        *("| simulator | search |", "| simulator | drawn, random |", "| simulator | search / best drawn |"),
+        *("| simulator, any default | search |", "| simulator, any default | search / best drawn |"),
+        "the default: ",
+    ],
     "transfer": [
         "| trained on, physics | alexnet |",
         "|---",
@@ -95,7 +102,14 @@ TABLES = {
         *("| cost model |", "| random order |", "| simulated, none |", "| simulated, residual |"),
     ],
 }
-FAST = {"epoch_against_torch", "featurize", "node_classification", "program_statistics", "simulation_fidelity"}
+FAST = {
+    "epoch_against_torch",
+    "featurize",
+    "node_classification",
+    "program_statistics",
+    "search",
+    "simulation_fidelity",
+}
 
 
 def test_every_benchmark_is_run_here():

@@ -102,14 +102,7 @@ TABLES = {
         *("| cost model |", "| random order |", "| simulated, none |", "| simulated, residual |"),
     ],
 }
-FAST = {
-    "epoch_against_torch",
-    "featurize",
-    "node_classification",
-    "program_statistics",
-    "search",
-    "simulation_fidelity",
-}
+FAST = {"epoch_against_torch", "featurize", "node_classification", "program_statistics", "simulation_fidelity"}
 
 
 def test_every_benchmark_is_run_here():

@@ -5,10 +5,14 @@
 
 The regret of a candidate is its noiseless simulated seconds over those of the program's fastest candidate, minus 1. The
 table has the mean over programs and seeds, in percent. Random search scores the first distinct candidates of
-`draw_indices`, in its modes, with and without ties; like the search, it has the compiler's default among them. "any
-default": choice 0 of each node is drawn at random, so that the default is no help. With a run, its scores decide what
-is found, and the simulated seconds of the best 1, or of the best 10 if a user measures those, judge it. The search is
-not told the cost model's optimum, which is the answer.
+`draw_indices`, in its modes, with and without ties; like the search, it has the compiler's default among them.
+
+In the simulator the layouts of outputs decide nearly everything, and the search tries outputs first. Two conditions
+take help away. "any default": choice 0 of each node is any of its choices. "hidden layouts": what the search reads as
+the layouts of a choice are those of another choice, so that neither outputs nor links tell it anything.
+
+With a run, its scores decide what is found, and the simulated seconds of the best 1, or of the best 10 if a user
+measures those, judge it. The search is not told the cost model's optimum, which is the answer.
 """
 
 from __future__ import annotations
@@ -36,33 +40,37 @@ FAMILIES = (*SOURCES["xla"], *5 * SOURCES["nlp"])
 PROGRAM_SEED = 18  # other programs than those of `simulate` and than those that the search was designed on
 MAX_DRAWN = 32_768  # by a random search; it does not score repeats
 
+CONDITIONS = ("any default", "hidden layouts")
+
 # (program, its costs, its fastest seconds)
 Priced = tuple[LayoutProgram, LayoutCosts, float]
 Finder = Callable[[Score, Choices, Sequence[int], int], list[SearchResult]]
 
 
-def price_programs(count: int, scale: str, *, any_default: bool) -> list[Priced]:
-    """Simulated programs of all families in turn."""
+def price_programs(count: int, scale: str, condition: str = "") -> list[Priced]:
+    """Simulated programs of all families in turn, under one of the CONDITIONS."""
     found = []
     for number in range(count):
         rng = np.random.default_rng([PROGRAM_SEED, number])
         module = draw_program(FAMILIES[number * len(FAMILIES) // count], SCALES[scale].size, rng)
-        choices = enumerate_choices(module)
-        if any_default:
-            choices = renumber_choices(choices, rng)
-        costs = price_choices(featurize_module(module), choices)
+        priced = seen = enumerate_choices(module)
+        if condition == "any default":
+            priced = seen = renumber_choices(seen, rng, first=0)
+        elif condition == "hidden layouts":
+            seen = renumber_choices(seen, rng, first=1)
+        costs = price_choices(featurize_module(module), priced)
         optimum = find_optimum(costs)
         if not optimum.is_exact:
             raise SystemExit(f"program {number} ({module.name}): its optimum is not known; draw another one")
-        found.append((LayoutProgram(module, choices), costs, optimum.seconds))
+        found.append((LayoutProgram(module, seen), costs, optimum.seconds))
     return found
 
 
-def renumber_choices(choices: Choices, rng: np.random.Generator) -> Choices:
-    """The same choices in random order, so that choice 0 is any of them."""
+def renumber_choices(choices: Choices, rng: np.random.Generator, *, first: int) -> Choices:
+    """The same choices of each node in random order from choice `first` on."""
     table = choices.table.copy()
     for start, count in sorted(set(zip(choices.starts.tolist(), choices.counts.tolist(), strict=True))):
-        table[start : start + count] = rng.permutation(table[start : start + count])
+        table[start + first : start + count] = rng.permutation(table[start + first : start + count])
     return dataclasses.replace(choices, table=table)
 
 
@@ -155,12 +163,13 @@ def print_rows(
 def compare(args: argparse.Namespace) -> None:
     """Prints the table."""
     scale = "tiny" if args.quick else "small"
-    known = price_programs(args.programs, scale, any_default=False)
+    known = price_programs(args.programs, scale)
     print(f"| score | found by | {' | '.join(f'{budget:,}' for budget in args.budgets)} |")
     print(f"|---|---|{'---|' * len(args.budgets)}")
     print_rows("simulator", simulated_scores(known), args.budgets, args.seeds)
-    other = price_programs(args.programs, scale, any_default=True)
-    print_rows("simulator, any default", simulated_scores(other), args.budgets, args.seeds)
+    for condition in CONDITIONS:
+        other = price_programs(args.programs, scale, condition)
+        print_rows(f"simulator, {condition}", simulated_scores(other), args.budgets, args.seeds)
     if args.run_dir is not None:
         print_rows("run", trained_scores(known, args.run_dir), args.budgets, 1, (1, 10))
     nothing = [costs.seconds(np.zeros((1, len(program.choices.counts)), int))[0] for program, costs, _ in known]

@@ -91,6 +91,7 @@ TABLES = {
         "|---",
         *("| simulator | search |", "| simulator | drawn, random |", "| simulator | search / best drawn |"),
         *("| simulator, any default | search |", "| simulator, any default | search / best drawn |"),
+        *("| simulator, hidden layouts | search |", "| simulator, hidden layouts | search / best drawn |"),
         "the default: ",
     ],
     "transfer": [

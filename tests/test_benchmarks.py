@@ -86,6 +86,14 @@ TABLES = {
     ],
     "label_fidelity": ["alexnet_b", "resnet_b", "unet2d_b", "unet3d_b", "bert_b", "lstm_b", "recommender_b"],
     "ablation": ["| option | tau |", "|---", "| base |", "| ema |"],
+    "search": [
+        "| score | found by |",
+        "|---",
+        *("| simulator | search |", "| simulator | drawn, random |", "| simulator | search / best drawn |"),
+        *("| simulator, any default | search |", "| simulator, any default | search / best drawn |"),
+        *("| simulator, hidden layouts | search |", "| simulator, hidden layouts | search / best drawn |"),
+        "the default: ",
+    ],
     "transfer": [
         "| trained on, physics | alexnet |",
         "|---",

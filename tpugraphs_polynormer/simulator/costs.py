@@ -23,7 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpugraphs_polynormer.hlo.features import CONVOLUTION_DIMENSIONS, WINDOW_SIZE
+from tpugraphs_polynormer.hlo.choices import Choices
+from tpugraphs_polynormer.hlo.features import CONVOLUTION_DIMENSIONS, WINDOW_SIZE, ModuleArrays
 from tpugraphs_polynormer.hlo.layout_flow import (
     CONVOLUTION,
     DOT,
@@ -231,6 +232,14 @@ class LayoutCosts:
                 if want is not None and set(have[:2]) != set(want[:2]):
                     table[row, column] = padded[column] / TPU_V3.transpose_rate
         return table
+
+
+def price_choices(graph: ModuleArrays, choices: Choices) -> LayoutCosts:
+    """The costs of a program by choice numbers, from its arrays and the choices of its config nodes."""
+    spans = zip(choices.starts.tolist(), choices.counts.tolist(), strict=True)
+    tables = [choices.table[start : start + count] for start, count in spans]
+    arrays = (graph.node_feat, graph.node_opcode, graph.edge_index)
+    return LayoutCosts(ProgramLayouts(*arrays, choices.node_ids, tables))
 
 
 def kernel_operand(program: ProgramLayouts, node: int) -> int | None:

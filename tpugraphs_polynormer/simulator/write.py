@@ -20,12 +20,11 @@ from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import only_writer, write_text
 from tpugraphs_polynormer.hlo.choices import Choices, enumerate_choices
 from tpugraphs_polynormer.hlo.features import ModuleArrays, featurize_module
-from tpugraphs_polynormer.hlo.layout_flow import ProgramLayouts
 from tpugraphs_polynormer.hlo.module import Module
 from tpugraphs_polynormer.hlo.sampling import gather_layouts
 from tpugraphs_polynormer.process import end_with_process
 from tpugraphs_polynormer.progress import Progress
-from tpugraphs_polynormer.simulator.costs import LayoutCosts, measure
+from tpugraphs_polynormer.simulator.costs import measure, price_choices
 from tpugraphs_polynormer.simulator.programs import SOURCES, draw_program
 from tpugraphs_polynormer.simulator.scales import SCALES, Scale, draw_count
 from tpugraphs_polynormer.simulator.search import SEARCHES, draw_search_blocks
@@ -160,11 +159,9 @@ def simulate_graph(
     elif num_candidates is None:
         num_candidates = draw_count(rng, plan.layout_candidates[f"layout:{source}:{search}"])
     draw = {"search": search, "seed": int(rng.integers(1 << 62))}
-    tables = [choices.table[start : start + count] for start, count in zip(choices.starts, choices.counts, strict=True)]
-    graph = (arrays.node_feat, arrays.node_opcode, arrays.edge_index)
-    costs = LayoutCosts(ProgramLayouts(*graph, choices.node_ids, tables))
+    costs = price_choices(arrays, choices)
     seconds = [costs.seconds(block) for block in draw_search_blocks(choices, num_candidates, **draw)]
-    shape = (num_candidates, len(tables), NUM_LAYOUT_FEATURES)
+    shape = (num_candidates, len(choices.node_ids), NUM_LAYOUT_FEATURES)
     blocks = _layout_blocks(choices, draw_search_blocks(choices, num_candidates, **draw))
     contents = {
         "node_config_feat": Blocks(shape, np.float32, blocks),

@@ -2,7 +2,8 @@
 
     python fake_compiler.py LOG FAULT EVERY OWNER
 
-LOG gets a line for each module, and LOG.pb is what every program of the zoo is lowered to. FAULT is none, abort, hang
+LOG gets a line for each module, and LOG.pb is what every program of the zoo is lowered to, and what every
+text is parsed to. FAULT is none, abort, hang
 or refuse, and strikes modules whose checksum is divisible by EVERY, unless snapshots are asked for. Nothing of ours is
 imported, so that it starts fast.
 """
@@ -18,6 +19,10 @@ log, fault, every = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 for line in sys.stdin:
     request = json.loads(line)
     if "lower" in request:
+        Path(request["target"]).write_bytes(Path(f"{log}.pb").read_bytes())
+        print("{}", flush=True)
+        continue
+    if "parse" in request:
         Path(request["target"]).write_bytes(Path(f"{log}.pb").read_bytes())
         print("{}", flush=True)
         continue

@@ -7,7 +7,6 @@ import pytest
 
 from tpugraphs_polynormer.archives.npz import read_archive
 from tpugraphs_polynormer.cli.main import main
-from tpugraphs_polynormer.compiler.labelling import enumerate_assigned
 from tpugraphs_polynormer.compiler.layouts import (
     NodeOrders,
     _order,
@@ -17,9 +16,9 @@ from tpugraphs_polynormer.compiler.layouts import (
     prepare_module,
     read_assigned,
 )
+from tpugraphs_polynormer.compiler.program import compile_program
 from tpugraphs_polynormer.compiler.session import CompilerSession
 from tpugraphs_polynormer.compiler.zoo import ZooProgram
-from tpugraphs_polynormer.hlo.protobuf import parse_module
 from tpugraphs_polynormer.hlo.sampling import draw_candidates
 
 pytestmark = pytest.mark.tpu_compiler
@@ -70,18 +69,16 @@ def test_its_own_layouts_forced_cost_what_they_cost_unforced(session, family, tr
 
 @pytest.mark.parametrize("family", ["alexnet", "unet3d"])
 def test_convolutions_and_dots_get_the_layouts_of_a_random_candidate(session, family):
-    program = ZooProgram(family, True, "f32", SMALLEST[family])
-    _, before, after = session.compile_with_snapshots(session.lower(program))
-    assigned, snapshot = read_assigned(before, after), prepare_module(before)
-    choices, nodes = enumerate_assigned(parse_module(before), assigned)
-    candidate = draw_candidates(choices, 2, seed=1, mode="random", tied=False)[1]
+    module = session.lower(ZooProgram(family, True, "f32", SMALLEST[family]))
+    program = compile_program(module, "v3:2x2", session=session)
+    candidate = draw_candidates(program.choices, 2, seed=1, mode="random", tied=False)[1]
     wanted = {
-        node.name: complete_orders(row, assigned[node.name])
-        for node, row in zip(nodes, candidate, strict=True)
+        node.name: complete_orders(row, program.assigned[node.name])
+        for node, row in zip(program.config_nodes, candidate, strict=True)
         if node.opcode != "reshape"
     }
-    assert any(wanted[name] != assigned[name] for name in wanted)
-    answer, _, after = session.compile_with_snapshots(force_layouts(snapshot, wanted))
+    assert any(wanted[name] != program.assigned[name] for name in wanted)
+    answer, _, after = session.compile_with_snapshots(force_layouts(program.snapshot, wanted))
     assert not answer.get("error"), answer
     found = orders_by_op_name(after)
     for name, orders in wanted.items():

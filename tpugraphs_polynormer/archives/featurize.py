@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tpugraphs_polynormer.errors import HloError, UserError
 from tpugraphs_polynormer.files import check_name, replacing
 from tpugraphs_polynormer.hlo.choices import enumerate_choices
 from tpugraphs_polynormer.hlo.features import featurize_module
+from tpugraphs_polynormer.hlo.layout_program import LayoutProgram
 from tpugraphs_polynormer.hlo.module import Module
 from tpugraphs_polynormer.hlo.program import parse_program
 from tpugraphs_polynormer.hlo.sampling import draw_candidates
@@ -29,6 +31,8 @@ from tpugraphs_polynormer.progress import track
 _MAX_BYTES = (1 << 31) - 1  # the largest protobuf message
 _logger = logging.getLogger(__name__)
 Arrays = dict[str, np.ndarray]
+Archives = list[Arrays] | dict[str, Arrays]
+Convert = Callable[[bytes], Archives]
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class FeaturizeResult:
 def featurize_file(path: Path | str, **draw: Any) -> Arrays:
     """The arrays of the one archive that an HLO or tuning file gives; see `featurize_bytes`."""
     path = Path(path)
-    archives = _read_archives(path, **draw)
+    archives = _read_archives(path, partial(featurize_bytes, **draw))
     if len(archives) > 1:
         raise HloError(
             f"{path}: a tile file with {len(archives)} kernels gives as many archives; name an output folder"
@@ -83,18 +87,26 @@ def read_program(path: Path | str) -> Module:
         return parse_program(_read_bytes(path))
 
 
-def module_arrays(module: Module, *, num_candidates: int = 1, seed: int = 0, mode: str = "default") -> Arrays:
-    """The layout archive of a program without measurements: drawn candidates, the default first, runtimes 0."""
-    choices = enumerate_choices(module)
+def module_arrays(
+    module: Module | LayoutProgram, *, num_candidates: int = 1, seed: int = 0, mode: str = "default"
+) -> Arrays:
+    """The layout archive of a program without measurements: drawn candidates, the default first, runtimes 0.
+
+    A plain module has the presumed default, and need not have a config node.
+    """
+    program = LayoutProgram(module, enumerate_choices(module)) if isinstance(module, Module) else module
+    choices = program.choices
     return layout_archive(
-        featurize_module(module),
+        featurize_module(program.module),
         node_config_ids=choices.node_ids,
         node_config_feat=draw_candidates(choices, num_candidates, seed=seed, mode=mode),
         config_runtime=np.zeros(num_candidates, dtype=np.int64),
     )
 
 
-def featurize_path(source: Path | str, output: Path | str, **draw: Any) -> FeaturizeResult:
+def featurize_path(
+    source: Path | str, output: Path | str, *, convert: Convert | None = None, **draw: Any
+) -> FeaturizeResult:
     """Writes the archives of one file to `output`, or those of all files below a folder to the same relative paths.
 
     In a folder these are all *.pb, and the *.txt and *.hlo that contain HLO text and have no *.pb of the same name
@@ -102,12 +114,18 @@ def featurize_path(source: Path | str, output: Path | str, **draw: Any) -> Featu
     A file with several kernels becomes a folder of numbered archives. An unusable file in a folder is logged and named
     in the result; the others are still converted. `draw` are the arguments of `module_arrays`.
 
+    Args:
+      source, output: a file and a file, or two folders.
+      convert: makes the archives of a file's bytes instead of `featurize_bytes`: a list, or {name: archive} for a
+        folder of named archives in place of a file.
+
     Raises:
       HloError: the one file cannot be used, or the folder has no usable file.
     """
     source, output = Path(source), Path(output)
+    convert = convert or partial(featurize_bytes, **draw)
     if not source.is_dir():
-        archives = _read_archives(source, **draw)
+        archives = _read_archives(source, convert)
         return FeaturizeResult((source,), tuple(_write(source, archives, output)), {})
     written: list[Path] = []
     failed: dict[Path, str] = {}
@@ -115,7 +133,7 @@ def featurize_path(source: Path | str, output: Path | str, **draw: Any) -> Featu
     for path in track(sources, len(sources), "featurize", "file"):
         try:
             target = output / path.relative_to(source).with_name(f"{check_name(_stem(path), str(path))}.npz")
-            written.extend(_write(path, _read_archives(path, **draw), target))
+            written.extend(_write(path, _read_archives(path, convert), target))
         except UserError as error:
             _logger.warning("%s", error)
             failed[path] = str(error)
@@ -152,12 +170,12 @@ def _starts_as_text(path: Path) -> bool:
         return False
 
 
-def _read_archives(path: Path, **draw: Any) -> list[Arrays]:
-    """The archives of a file, as `featurize_bytes` gives them; errors name the file."""
+def _read_archives(path: Path, convert: Convert) -> Archives:
+    """The archives of a file; errors name the file."""
     if path.suffix == ".npz":
         return [_archive_arrays(path)]
     with _errors_name(path):
-        return featurize_bytes(_read_bytes(path), **draw)
+        return convert(_read_bytes(path))
 
 
 @contextmanager
@@ -166,7 +184,7 @@ def _errors_name(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise HloError(f"{path}: cannot be read ({error.strerror}); expected an HLO or tuning file") from error
-    except HloError as error:
+    except UserError as error:
         raise HloError(f"{path}: {error}") from error
 
 
@@ -186,14 +204,17 @@ def _archive_arrays(path: Path) -> Arrays:
     return order_members(arrays)
 
 
-def _write(source: Path, archives: list[Arrays], target: Path) -> list[Path]:
+def _write(source: Path, archives: Archives, target: Path) -> list[Path]:
     """Writes all archives of a file, or none of them if the reader refuses one."""
-    if len(archives) == 1:
-        paths = [target]
+    folder = target.with_suffix("") if target.suffix == ".npz" else target
+    if isinstance(archives, dict):
+        named = {folder / f"{check_name(name, str(source))}.npz": arrays for name, arrays in archives.items()}
+    elif len(archives) == 1:
+        named = {target: archives[0]}
     else:
-        paths = [target.with_suffix("") / f"{number:04d}.npz" for number in range(len(archives))]
+        named = {folder / f"{number:04d}.npz": arrays for number, arrays in enumerate(archives)}
     with ExitStack() as stack:
-        for path, arrays in zip(paths, archives, strict=True):
+        for path, arrays in named.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             staged = stack.enter_context(replacing(path))
             write_archive(staged, arrays)
@@ -204,4 +225,4 @@ def _write(source: Path, archives: list[Arrays], target: Path) -> list[Path]:
             except ArchiveError as fault:
                 reason = f"its archive would have {fault.key}: {fault.found}, expected {fault.expected}"
                 raise HloError(f"{source}: {reason}; nothing is written") from None
-    return paths
+    return list(named)

@@ -24,7 +24,8 @@ from tpugraphs_polynormer.archives.featurize import read_program
 from tpugraphs_polynormer.archives.writer import write_archive, write_npz
 from tpugraphs_polynormer.beam.runners import make_options, run_pipeline
 from tpugraphs_polynormer.catalog import COLLECTIONS, SPLITS
-from tpugraphs_polynormer.compiler.labelling import LabelOptions, UnlabelledError, label_program
+from tpugraphs_polynormer.compiler.labelling import LabelOptions, label_program
+from tpugraphs_polynormer.compiler.program import RefusedError
 from tpugraphs_polynormer.compiler.session import COMMAND, CompilerSession
 from tpugraphs_polynormer.compiler.topologies import find_chip
 from tpugraphs_polynormer.compiler.zoo import draw_zoo_program
@@ -235,7 +236,7 @@ def _load_module(task: ProgramTask, seed: int, session: CompilerSession) -> byte
         try:
             return session.lower(draw_zoo_program(task.number, seed))
         except RuntimeError as fault:
-            raise UnlabelledError(str(fault)) from None
+            raise RefusedError(str(fault)) from None
     if task.source == "simulated":
         rng = np.random.default_rng([seed, task.number])
         return serialize_module(draw_program(_simulated_family(task.number), _SIMULATED_SIZE, rng, lowered=False))

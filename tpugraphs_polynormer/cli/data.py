@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import TYPE_CHECKING
 
 from tpugraphs_polynormer.catalog import BENCHMARKS, COLLECTIONS
 from tpugraphs_polynormer.cli.label import add_label
@@ -17,6 +18,9 @@ from tpugraphs_polynormer.cli.options import (
 )
 from tpugraphs_polynormer.cli.parser import add_stage
 from tpugraphs_polynormer.errors import UserError
+
+if TYPE_CHECKING:
+    from tpugraphs_polynormer.archives.featurize import FeaturizeResult
 
 TITLE = "data"
 
@@ -133,26 +137,69 @@ def _add_featurize(stages: argparse._SubParsersAction) -> None:
         "featurize",
         "turn HLO programs (text or protobuf) into the official npz archives",
         _run_featurize,
-        ["program.hlo.pb --output program.npz --candidates 100", "dumps --output archives"],
+        [
+            "program.hlo.pb --output program.npz --candidates 100",
+            "dumps --output archives",
+            "program.txt --topology v3:2x2 --output program.npz",
+            "program.txt --topology v3:2x2 --kernels --candidates 50 --output kernels",
+        ],
+        note="With --topology, the real TPU compiler (extra tpu-compiler) takes each program to just before it assigns "
+        "layouts, as the official graphs were taken, and tells its own default. Without it, the program is taken as it "
+        "is given, and the default is presumed.",
     )
     add_path(featurize, "input", "INPUT", "HLO text or a .pb file (module or tuning data), or a folder of them")
     add_path(featurize, "--output", "PATH", "an npz file, or a folder for a folder", required=True)
-    add_number(featurize, "--candidates", 1, "candidates to draw for a plain module", default=1)
+    add_number(featurize, "--candidates", 1, "candidates to draw for a plain module or a kernel", default=1)
     add_seed(featurize, "the drawn candidates")
+    featurize.add_argument(
+        "--topology",
+        metavar="CHIP:SHAPE",
+        help="featurize what the compiler of this TPU makes of programs: v3:2x2, ...",
+    )
+    featurize.add_argument(
+        "--kernels", action="store_true", help="with --topology: tile archives of the compiled kernels, into a folder"
+    )
+    add_number(
+        featurize, "--time-limit", 1, "with --topology: seconds that the compiler may take for a program", default=600
+    )
 
 
 def _run_featurize(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.archives.featurize import featurize_path
 
-    check_output("--output", args.output, args.input, kind="folder" if args.input.is_dir() else "file")
-    result = featurize_path(args.input, args.output, num_candidates=args.candidates, seed=args.seed)
+    if args.kernels and not args.topology:
+        raise UserError("--kernels needs the compiler that makes them: give --topology, such as v3:2x2")
+    check_output("--output", args.output, args.input, kind="folder" if args.input.is_dir() or args.kernels else "file")
+    draw = {"num_candidates": args.candidates, "seed": args.seed}
+    if args.topology:
+        result, default = _featurize_compiled(args, draw), f"the default that the compiler of {args.topology} told"
+    else:
+        result = featurize_path(args.input, args.output, **draw)
+        default = "the compiler's default presumed (--topology asks the compiler itself)"
     for path in result.written:
         print(path)
     num_read = len(result.sources)
     counts = f"read {num_read:,} files, wrote {len(result.written):,} archives, left out {len(result.failed):,}"
     if result.failed:
         raise UserError(f"{args.output}: {counts} (named above), the first: {next(iter(result.failed.values()))}")
-    conclude(f"{args.output}: {counts}")
+    conclude(f"{args.output}: {counts}; programs without measurements have {default}")
+
+
+def _featurize_compiled(args: argparse.Namespace, draw: dict[str, int]) -> FeaturizeResult:
+    """Featurizes what the TPU compiler makes of programs."""
+    from tpugraphs_polynormer.archives.featurize import Archives, featurize_path, module_arrays
+    from tpugraphs_polynormer.compiler.kernels import compile_kernels
+    from tpugraphs_polynormer.compiler.program import compile_program, use_session
+    from tpugraphs_polynormer.simulator.kernel_archives import kernel_archives
+
+    with use_session(None, args.topology, args.time_limit) as session:
+
+        def convert(data: bytes) -> Archives:
+            if args.kernels:
+                return kernel_archives(compile_kernels(data, args.topology, session=session), args.topology, **draw)
+            return [module_arrays(compile_program(data, args.topology, session=session), **draw)]
+
+        return featurize_path(args.input, args.output, convert=convert)
 
 
 def _add_preprocess(stages: argparse._SubParsersAction) -> None:

@@ -22,6 +22,7 @@ from tpugraphs_polynormer.compiler.xla import check_versions, compile_module
 from tpugraphs_polynormer.files import write_text
 
 TIME_LIMIT = 1800.0  # seconds
+_ADVICE = "lower data.batch_nodes, data.graphs_per_batch or data.candidates_per_graph"  # to a training step
 _FAILED_CHECK = re.compile(r"(\w+\.cc:\d+\] Check failed: .*)")
 # Two forms of the compiler's message, of which the second names the memory that is there.
 _NO_MEMORY = re.compile(r"Ran out of memory (?:in memory space hbm\. (Used \S+ of \S+ hbm)|on HBM, (.*?)\.(?:\s|$))")
@@ -106,8 +107,7 @@ def describe_refusal(message: str) -> str:
     """One line of the compiler's error message; a program that does not fit says by how much."""
     memory = _NO_MEMORY.search(message)
     if memory:
-        advice = "lower data.batch_nodes, data.graphs_per_batch or data.candidates_per_graph"
-        return f"does not fit: {memory[1] or memory[2]}; {advice}"
+        return f"does not fit: {memory[1] or memory[2]}"
     return f"the compiler refused: {message.splitlines()[0][:300]}"
 
 
@@ -117,7 +117,8 @@ def _main(source: str, topology: str, num_replicas: str, result: str) -> None:
         content = memory | read_estimates(text)
         content["costly"] = [dataclasses.asdict(op) for op in content["costly"]]
     except (RuntimeError, ValueError) as fault:  # jax.errors.JaxRuntimeError is a RuntimeError
-        content = {"error": describe_refusal(str(fault))}
+        refusal = describe_refusal(str(fault))
+        content = {"error": f"{refusal}; {_ADVICE}" if refusal.startswith("does not fit") else refusal}
     write_text(Path(result), json.dumps(content))
 
 

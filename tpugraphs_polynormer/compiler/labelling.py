@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections import Counter
@@ -14,31 +13,15 @@ from typing import Any
 import numpy as np
 
 from tpugraphs_polynormer.archives.tuning import layout_archive
-from tpugraphs_polynormer.compiler.layouts import (
-    NodeOrders,
-    complete_orders,
-    encode_default,
-    force_layouts,
-    prepare_module,
-    read_assigned,
-)
+from tpugraphs_polynormer.compiler.program import CompiledProgram, RefusedError, compile_program, nanoseconds
 from tpugraphs_polynormer.compiler.session import NO_RESULT, CompilerSession
-from tpugraphs_polynormer.compiler.topologies import find_chip
-from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import write_text
-from tpugraphs_polynormer.hlo.choices import Choices, enumerate_choices
 from tpugraphs_polynormer.hlo.features import featurize_module
-from tpugraphs_polynormer.hlo.module import Instruction, Module
-from tpugraphs_polynormer.hlo.protobuf import parse_module
-from tpugraphs_polynormer.hlo.sampling import draw_candidates
+from tpugraphs_polynormer.hlo.sampling import draw_indices, gather_layouts
 
 # A candidate's mode of drawing for each search of the official collections: see hlo/sampling.py.
 SEARCHES = {"random": {"mode": "random", "tied": False}, "default": {"mode": "default", "tied": True}}
 _MIN_CANDIDATES = 2  # one alone has no rank
-
-
-class UnlabelledError(UserError):
-    """A program that gets no archive; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -107,89 +90,44 @@ def label_program(session: CompilerSession, module: bytes, journal_path: Path, o
     left out.
 
     Raises:
-      UnlabelledError: the compiler refuses the program itself, or fewer than two candidates are left.
+      RefusedError: the compiler refuses the program itself, or fewer than two candidates are left.
     """
-    answer, before, after = session.compile_with_snapshots(prepare_module(module))
-    if answer.get("error"):
-        raise UnlabelledError(answer["error"])
-    snapshot, program = prepare_module(before), parse_module(before)
-    assigned = read_assigned(before, after)
-    choices, nodes = enumerate_assigned(program, assigned)
-    if not nodes:
-        raise UnlabelledError("the program has no convolution, dot or reshape whose layout could be chosen")
+    program = compile_program(module, options.topology, session=session)
     draw = {"seed": options.seed, **SEARCHES[options.search]}
-    candidates = draw_candidates(choices, options.num_candidates, **draw)
-    journal = Journal(journal_path, _hash(options.topology.encode(), snapshot), options.time_limit)
+    candidates = draw_indices(program.choices, options.num_candidates, **draw)
+    journal = Journal(journal_path, _hash(options.topology.encode(), program.snapshot), options.time_limit)
     answers = []
     for number, candidate in enumerate(candidates):
-        forced = {
-            node.name: complete_orders(choice, assigned[node.name])
-            for node, choice in zip(nodes, candidate, strict=True)
-        }
-        rewritten = force_layouts(snapshot, forced)
+        rewritten = program.force(candidate)
         key = _hash(rewritten)
         found = journal.find(key)
         answers.append(session.compile(rewritten) if found is None else found)
         journal.add(number, key, answers[-1])
-    return _make_labels(program, choices, candidates, answers, answer, options)
+    return _make_labels(program, candidates, answers)
 
 
-def enumerate_assigned(program: Module, assigned: Mapping[str, NodeOrders]) -> tuple[Choices, list[Instruction]]:
-    """The choices of the nodes whose layouts the compiler told, its own first; and these nodes."""
-    instructions = [each for computation in program.computations for each in computation.instructions]
-    presumed = enumerate_choices(program)
-    default = presumed.table[presumed.starts]
-    kept = []
-    for number, row in enumerate(presumed.node_ids.tolist()):
-        node = instructions[row]
-        if node.name in assigned:
-            default[number] = encode_default(node.opcode, assigned[node.name])
-            kept.append(number)
-    choices = enumerate_choices(program, default=default)
-    position = {number: index for index, number in enumerate(kept)}
-    links = [
-        (position[first], operand, position[second])
-        for first, operand, second in choices.links.tolist()
-        if first in position and second in position
-    ]
-    fields = {name: getattr(choices, name)[kept] for name in ("node_ids", "starts", "counts", "groups")}
-    selected = dataclasses.replace(choices, **fields, links=np.array(links, dtype=np.int64).reshape(-1, 3))
-    return selected, [instructions[row] for row in selected.node_ids.tolist()]
-
-
-def nanoseconds(cycles: int, topology: str) -> int:
-    """Cycles at the clock of a topology's chip, at least 1."""
-    return max(1, round(1000 * cycles / find_chip(topology).megahertz))
-
-
-def _make_labels(
-    program: Module,
-    choices: Choices,
-    candidates: np.ndarray,
-    answers: list[dict[str, Any]],
-    unforced: Mapping[str, Any],
-    options: LabelOptions,
-) -> Labels:
+def _make_labels(program: CompiledProgram, candidates: np.ndarray, answers: list[dict[str, Any]]) -> Labels:
+    """The labels of candidates, int [c, nc], that have answers."""
     labelled = [row for row, answer in enumerate(answers) if not answer.get("error")]
     refused = Counter(answer["error"].split(":")[0].split(";")[0] for answer in answers if answer.get("error"))
     if len(labelled) < _MIN_CANDIDATES:
         first = next(answer["error"] for answer in answers if answer.get("error"))
-        raise UnlabelledError(f"{len(answers) - len(labelled)} of {len(answers)} candidates are refused: {first}")
-    runtimes = np.array([nanoseconds(answers[row]["cycles"], options.topology) for row in labelled], dtype=np.int64)
+        raise RefusedError(f"{len(answers) - len(labelled)} of {len(answers)} candidates are refused: {first}")
+    runtimes = np.array([nanoseconds(answers[row]["cycles"], program.topology) for row in labelled], dtype=np.int64)
     arrays = layout_archive(
-        featurize_module(program),
-        node_config_ids=choices.node_ids,
-        node_config_feat=candidates[labelled],
+        featurize_module(program.module),
+        node_config_ids=program.choices.node_ids,
+        node_config_feat=gather_layouts(program.choices, candidates[labelled]),
         config_runtime=runtimes,
     )
     first = answers[labelled[0]]
     facts = {
         "nodes": len(arrays["node_opcode"]),
-        "config_nodes": len(choices.node_ids),
+        "config_nodes": len(program.choices.node_ids),
         "candidates": len(labelled),
         "refused": dict(sorted(refused.items())),
         "has_default": labelled[0] == 0,
-        "unforced_ns": nanoseconds(unforced["cycles"], options.topology),
+        "unforced_ns": program.unforced_judgement.nanoseconds,
         "first_ns": int(runtimes[0]),
         "best_ns": int(runtimes.min()),
         "worst_ns": int(runtimes.max()),

@@ -28,7 +28,7 @@ _MESSAGES = build_messages(
     {
         "Layout": "1 minor_to_major int64*",
         "Shape": "2 element_type int32, 3 dimensions int64*, 4 tuple_shapes Shape*, 5 layout Layout",
-        "Metadata": "2 op_name bytes",
+        "Metadata": "2 op_name bytes, 3 source_file bytes, 4 source_line int32, 15 stack_frame_id int32",
         "Instruction": (
             "1 name bytes, 2 opcode bytes, 3 shape Shape, 7 metadata Metadata, 11 fusion_kind bytes, "
             "28 custom_call_target bytes, 35 id int64, 36 operand_ids int64*, 38 called_computation_ids int64*, "
@@ -36,7 +36,11 @@ _MESSAGES = build_messages(
             "77 custom_call_api_version int32"
         ),
         "Computation": "1 name bytes, 2 instructions Instruction*, 5 id int64, 6 root_id int64",
-        "Module": "1 name bytes, 3 computations Computation*, 17 stack_frame_index bytes",
+        "Module": "1 name bytes, 3 computations Computation*, 17 stack_frame_index StackFrames",
+        # JAX names source lines here, by numbers from 1 on; other programs name them in each instruction's metadata.
+        "FileLocation": "1 file_name_id int32, 3 line int32",
+        "StackFrame": "1 file_location_id int32",
+        "StackFrames": "1 file_names bytes*, 3 file_locations FileLocation*, 4 stack_frames StackFrame*",
         "HloProto": "1 module Module",
     },
 )
@@ -52,6 +56,16 @@ class NodeOrders:
 
     output: Order
     operands: tuple[Order, ...]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The instruction of a given program that a config node was made of; empty or 0 where its dump does not say."""
+
+    name: str
+    op_name: str = ""  # the traced op, such as jit(f)/dot_general
+    source_file: str = ""
+    source_line: int = 0
 
 
 def prepare_module(dump: bytes) -> bytes:
@@ -116,13 +130,45 @@ def read_assigned(before: bytes, after: bytes) -> dict[str, NodeOrders]:
         for instruction in computation.instructions
         if instruction.opcode in _OPCODES
     }
-    instructions = [each for computation in _parse(after).computations for each in computation.instructions]
+    instructions = _instructions(after)
     by_id = {each.id: each for each in instructions}
     return {
         _text(each.name): NodeOrders(_order(each), tuple(_order(by_id[operand]) for operand in each.operand_ids))
         for each in instructions
         if each.opcode in _OPCODES and each.name in names
     }
+
+
+def read_origins(given: bytes, before: bytes) -> dict[str, Origin]:
+    """{name of a config node in the dump before layout assignment: the given instruction that it was made of}.
+
+    The program was prepared before it was compiled, so op_names in the dump are names of given config nodes. A node
+    that the compiler added to one of these has the same origin; one without an op_name has none.
+    """
+    module = _parse(given)
+    origins = {
+        each.name: Origin(_text(each.name), _text(each.metadata.op_name), *_find_source(module, each.metadata))
+        for computation in module.computations
+        for each in computation.instructions
+        if each.opcode in _OPCODES
+    }
+    return {
+        _text(each.name): origins[each.metadata.op_name]
+        for each in _instructions(before)
+        if each.opcode in _OPCODES and each.metadata.op_name in origins
+    }
+
+
+def _find_source(module: Any, metadata: Any) -> tuple[str, int]:
+    """(file, line) that an instruction was traced from; ("", 0) if the module does not say."""
+    frames = module.stack_frame_index
+    if 0 < metadata.stack_frame_id <= len(frames.stack_frames):
+        number = frames.stack_frames[metadata.stack_frame_id - 1].file_location_id
+        if 0 < number <= len(frames.file_locations):
+            place = frames.file_locations[number - 1]
+            if 0 < place.file_name_id <= len(frames.file_names):
+                return _text(frames.file_names[place.file_name_id - 1]), place.line
+    return _text(metadata.source_file), metadata.source_line
 
 
 def encode_default(opcode: str, orders: NodeOrders) -> np.ndarray:
@@ -231,6 +277,10 @@ def _set_instructions(computation: Any, instructions: Iterable[Any]) -> None:
     copies = [_MESSAGES["Instruction"].FromString(each.SerializeToString()) for each in instructions]
     del computation.instructions[:]
     computation.instructions.extend(copies)
+
+
+def _instructions(module: bytes) -> list[Any]:
+    return [each for computation in _parse(module).computations for each in computation.instructions]
 
 
 def _text(name: bytes) -> str:

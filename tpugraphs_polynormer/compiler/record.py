@@ -89,11 +89,11 @@ def read_estimates(text: str, *, repeat_loops: bool = False) -> dict[str, Any]:
     estimated: list[CostlyOp] = []
     unestimated: dict[str, int] = {}
     repeats = _count_repeats(text) if repeat_loops else {}
-    for computation, name, body in _scheduled(text):
-        cycles, source = _CYCLES.search(body), _SOURCE.search(body)
-        if cycles and int(cycles[1]) < _UNKNOWN:
+    for computation, name, body in scheduled_ops(text):
+        cycles, source = read_cycles(body), _SOURCE.search(body)
+        if cycles is not None:
             times = repeats.get(computation, 1)
-            estimated.append(CostlyOp(name, source[1] if source else "", times * int(cycles[1])))
+            estimated.append(CostlyOp(name, source[1] if source else "", times * cycles))
             continue
         opcode = _OPCODE.search(f" {body}")
         if opcode and opcode[1] in _WORKING:
@@ -108,7 +108,13 @@ def read_estimates(text: str, *, repeat_loops: bool = False) -> dict[str, Any]:
     }
 
 
-def _scheduled(text: str) -> Iterator[tuple[str, str, str]]:
+def read_cycles(body: str) -> int | None:
+    """The estimate in a line of the compiled program, or None."""
+    cycles = _CYCLES.search(body)
+    return int(cycles[1]) if cycles and int(cycles[1]) < _UNKNOWN else None
+
+
+def scheduled_ops(text: str) -> Iterator[tuple[str, str, str]]:
     """(computation, name, rest of the line) of the instructions that run by themselves, not inside of a fusion."""
     fused = set(_CALLED.findall(text))
     for computation, line in _lines(text):

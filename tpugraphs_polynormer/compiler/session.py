@@ -21,8 +21,9 @@ from typing import IO, Any
 
 from tpugraphs_polynormer.compiler.compile import describe_failure, describe_refusal
 from tpugraphs_polynormer.compiler.record import read_estimates
-from tpugraphs_polynormer.compiler.xla import compile_module, set_environment
+from tpugraphs_polynormer.compiler.xla import compile_module, parse_hlo_text, set_environment
 from tpugraphs_polynormer.compiler.zoo import ZooProgram, lower_zoo_program
+from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.process import end_with_process
 
 COMMAND = (sys.executable, "-m", __name__)
@@ -61,6 +62,15 @@ class CompilerSession:
             raise RuntimeError(f"{program.name}: {answer['error']}")
         return target.read_bytes()
 
+    def parse_text(self, text: bytes) -> bytes:
+        """The HloModuleProto of HLO text, as XLA's own reader makes it; HloError if it cannot read the text."""
+        source, target = (Path(self._folder.name, name) for name in ("given.txt", "given.hlo.pb"))
+        source.write_bytes(text)
+        answer = self._ask({"parse": str(source), "target": str(target)})
+        if answer.get("error"):
+            raise HloError(f"the compiler's reader of HLO text: {answer['error']}")
+        return target.read_bytes()
+
     def compile(self, module: bytes) -> dict[str, Any]:
         """The compiler's answer: cycles, num_estimated, unestimated (see CompileRecord), or an error of one line."""
         return self._ask(self._request(module))
@@ -73,6 +83,13 @@ class CompilerSession:
         answer = self._ask(self._request(module) | {"snapshots": [str(path) for path in paths]})
         before, after = (path.read_bytes() for path in paths)
         return answer, before, after
+
+    def compile_to_text(self, module: bytes) -> tuple[dict[str, Any], str]:
+        """The answer, and the compiled program as HLO text; empty where it failed."""
+        path = Path(self._folder.name, "compiled.txt")
+        path.write_bytes(b"")
+        answer = self._ask(self._request(module) | {"text": str(path)})
+        return answer, path.read_text()
 
     def _request(self, module: bytes) -> dict[str, Any]:
         path = Path(self._folder.name, "module.hlo.pb")
@@ -126,13 +143,20 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
             set_environment()
             Path(request["target"]).write_bytes(lower_zoo_program(ZooProgram(**request["lower"])))
             return {}
+        if "parse" in request:
+            Path(request["target"]).write_bytes(parse_hlo_text(Path(request["parse"]).read_text(errors="replace")))
+            return {}
         snapshots = tuple(map(Path, request["snapshots"])) if "snapshots" in request else None
         module = Path(request["module"]).read_bytes()
         text, memory = compile_module(module, request["topology"], 1, snapshots=snapshots)
+        if "text" in request:
+            Path(request["text"]).write_text(text)
         estimates = read_estimates(text, repeat_loops=True)
         return {name: estimates[name] for name in ("cycles", "num_estimated", "unestimated")} | memory
     except (RuntimeError, ValueError) as fault:  # jax.errors.JaxRuntimeError is a RuntimeError
-        return {"error": describe_refusal(str(fault))}
+        # The message about a text quotes the line and marks the column below it: its first line says nothing.
+        told = " ".join(str(fault).split())[:300] if "parse" in request else describe_refusal(str(fault))
+        return {"error": told}
 
 
 def _main(owner: str) -> None:

@@ -52,6 +52,14 @@ def set_environment() -> None:
     os.environ.update(_ENVIRONMENT)
 
 
+def parse_hlo_text(text: str) -> bytes:
+    """The serialized HloModuleProto of HLO text; ValueError or RuntimeError if XLA's own reader cannot read it."""
+    set_environment()
+    from jaxlib import _hlo
+
+    return _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
+
+
 def compile_module(
     module: bytes, topology: str, num_replicas: int, *, snapshots: tuple[Path, Path] | None = None
 ) -> tuple[str, dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import lru_cache
 
 import numpy as np
 
@@ -73,7 +72,7 @@ def _draw_consistent(choices: Choices, rng: np.random.Generator) -> np.ndarray:
 
     If no choice agrees with all producers, every choice is allowed: the compiler must insert a copy anyway.
     """
-    agreement = lru_cache(maxsize=4096)(lambda *key: _agreement(choices, *key))
+    agreement = LinkAgreement(choices)
     drawn = np.zeros((_BLOCK, len(choices.node_ids)), dtype=np.int16)
     links: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for consumer, operand_number, producer in choices.links.tolist():
@@ -82,20 +81,34 @@ def _draw_consistent(choices: Choices, rng: np.random.Generator) -> np.ndarray:
         weights = rng.random((_BLOCK, choices.counts[node]), dtype=np.float32)
         allowed = np.ones(weights.shape, dtype=bool)
         for operand_number, producer in links[node]:
-            spans = (choices.starts[producer], choices.counts[producer], choices.starts[node], choices.counts[node])
-            allowed &= agreement(operand_number, *map(int, spans))[drawn[:, producer]]
+            allowed &= agreement(node, operand_number, producer)[drawn[:, producer]]
         allowed |= ~allowed.any(axis=1, keepdims=True)
         drawn[:, node] = np.where(allowed, weights, -1).argmax(axis=1)
     return drawn
 
 
-def _agreement(
-    choices: Choices, operand_number: int, start: int, count: int, own_start: int, own_count: int
-) -> np.ndarray:
-    """bool [producer's choices, own choices]: whether the operand's layout agrees with the producer's output layout."""
-    outputs = choices.table[start : start + count, :6]
-    operands = choices.table[own_start : own_start + own_count, 6 * operand_number : 6 * operand_number + 6]
-    return np.array([[_same_order(a.tolist(), b.tolist()) for b in operands] for a in outputs])
+class LinkAgreement:
+    """(consumer, operand number, producer) of a link -> bool [producer's choices, consumer's choices].
+
+    True: the operand's layout agrees with the producer's output layout. Links between equal nodes share a table.
+    """
+
+    def __init__(self, choices: Choices) -> None:
+        self._choices = choices
+        self._tables: dict[tuple[int, ...], np.ndarray] = {}
+
+    def __call__(self, consumer: int, operand_number: int, producer: int) -> np.ndarray:
+        starts, counts = self._choices.starts, self._choices.counts
+        key = (operand_number, *(int(each[node]) for node in (producer, consumer) for each in (starts, counts)))
+        if key not in self._tables:
+            self._tables[key] = self._compare(*key)
+        return self._tables[key]
+
+    def _compare(self, operand_number: int, start: int, count: int, own_start: int, own_count: int) -> np.ndarray:
+        outputs = self._choices.table[start : start + count, :6].tolist()
+        columns = slice(6 * operand_number, 6 * operand_number + 6)
+        operands = self._choices.table[own_start : own_start + own_count, columns].tolist()
+        return np.array([[_same_order(output, operand) for operand in operands] for output in outputs])
 
 
 def _same_order(first: list[int], second: list[int]) -> bool:

@@ -1,10 +1,13 @@
-"""A Bayesian regression of measured times on candidates, with the scores of an ensemble as the prior mean."""
+"""A Bayesian regression of measured times on candidates, with the scores of an ensemble as the prior mean.
+
+What a run's network knows of a program enters by its scores; the measurements decide how much they count, how its
+members are weighed, and what each choice adds to them. With nothing measured the order is the ensemble's; a prior that
+the measurements contradict gets the weight 0, and what is left is a regression from scratch.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -12,43 +15,31 @@ from scipy.linalg import solve_triangular
 
 from tpugraphs_polynormer.hlo.choices import MAX_RANK, Choices
 
-Prior = Callable[[np.ndarray], np.ndarray]  # choice numbers [c, nc] -> scores [members, c], higher is faster
 _NOISES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # variance of the noise over that of what the prior does not know
-_PAIR_SHARES = (0.0, 0.5, 0.9)  # share of that variance that pairs of units explain, the rest single units
+_PAIR_SHARES = (0.0, 0.5, 0.9)  # share of the latter that pairs of codes explain, the rest single codes
 _WEIGHTS = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0)  # of the prior mean, over the ratio of deviations
-_WEIGHT_DEVIATION = 1.5  # of the logarithm of that ratio, before anything was measured
-_ZERO_CHANCE = 0.1  # of a prior that says nothing, before anything was measured
-_LEAST_VARIANCE = 1e-6  # of the warped times, so that equal times have a likelihood
-_PART_ROOTS = np.sqrt([1 / 2, 1 / 6, 1 / 6, 1 / 6]).astype(np.float32)  # of a choice and its three tensors
+_WEIGHT_DEVIATION = 1.5  # of the logarithm of such a weight before anything was measured
+_USELESS = 0.1  # how likely a weight of 0 is then, compared with 1
+_LEAST_VARIANCE = 1e-6  # of warped times, so that equal times have a likelihood
+_PART_ROOTS = np.sqrt([1 / 2, 1 / 6, 1 / 6, 1 / 6]).astype(np.float32)  # of a choice and of its three tensors
 _MOST = 256  # measurements that decide the settings: the latest
-
-
-class Settings(NamedTuple):
-    """What the marginal likelihood decides."""
-
-    weight: float = 1.0  # of the prior mean
-    variance: float = 0.25  # of what the prior mean does not explain, in squared warped times
-    noise: float = 1e-2  # over `variance`
-    pair_share: float = 0.5
 
 
 class OneHot:
     """The one-hot codes of a program's candidates: of each node its choice, and the layout of each of its tensors.
 
-    The inner product of two candidates is 1 if they are equal. Groups count alike, and the nodes of a group, so that
-    tied nodes count as one; a node counts half by its choice, half by its three tensors.
+    The inner product of two candidates is 1 if they are equal. Groups count alike, and so do the nodes of a group: tied
+    nodes count as one. A node counts half by its choice, half by its three tensors.
     """
 
     def __init__(self, choices: Choices) -> None:
         _, numbers, sizes = np.unique(choices.groups, return_inverse=True, return_counts=True)
         self._roots = np.sqrt(1 / (sizes[numbers.ravel()] * len(sizes)))
-        local = {
-            start: _number_parts(choices.table[start : start + count])
-            for start, count in zip(choices.starts.tolist(), choices.counts.tolist(), strict=True)
-        }
-        found = [local[start] for start in choices.starts.tolist()]
-        widths = np.array([each.max() + 1 for each in found])
-        self._columns = [each + start for each, start in zip(found, np.cumsum(widths) - widths, strict=True)]
+        starts, counts = choices.starts.tolist(), choices.counts.tolist()
+        local = {start: _number_codes(choices.table[start : start + k]) for start, k in zip(starts, counts, strict=True)}
+        widths = np.array([local[start].max() + 1 for start in starts])
+        offsets = np.cumsum(widths) - widths
+        self._columns = [local[start] + offset for start, offset in zip(starts, offsets, strict=True)]
         self.width = int(widths.sum())
 
     def encode(self, indices: np.ndarray) -> np.ndarray:
@@ -59,8 +50,8 @@ class OneHot:
         return codes
 
 
-def _number_parts(table: np.ndarray) -> np.ndarray:
-    """int64 [k, 4]: the columns of a node's choices [k, 18] and of their three tensors, all distinct."""
+def _number_codes(table: np.ndarray) -> np.ndarray:
+    """int64 [k, 4]: the columns of a node's choices [k, 18] and of the layouts of their three tensors."""
     parts = [np.arange(len(table))]
     for start in (0, MAX_RANK, 2 * MAX_RANK):
         _, numbers = np.unique(table[:, start : start + MAX_RANK], axis=0, return_inverse=True)
@@ -69,107 +60,109 @@ def _number_parts(table: np.ndarray) -> np.ndarray:
 
 
 class Candidates:
-    """Candidates as the regression sees them: one-hot codes, and the scores of the prior's members."""
+    """Candidates as the regression sees them: one-hot codes, and the scores [members, c] of the prior, if there is one.
 
-    def __init__(self, one_hot: OneHot, indices: np.ndarray, scores: np.ndarray | None) -> None:
+    Args:
+      one_hot: of the program. indices: choice numbers [c, nc].
+      scores: higher is faster, in standard deviations over candidates of the program.
+    """
+
+    def __init__(self, one_hot: OneHot, indices: np.ndarray, scores: np.ndarray | None = None) -> None:
         self.indices = np.asarray(indices, np.int64)
         self._codes = one_hot.encode(self.indices)
-        self.scores = np.zeros((1, len(self.indices))) if scores is None else np.asarray(scores, np.float64)
+        self._scores = np.zeros((1, len(self.indices))) if scores is None else np.asarray(scores, np.float64)
 
     def __len__(self) -> int:
         return len(self.indices)
 
-    def select(self, rows: np.ndarray) -> Candidates:
-        """Some of the candidates, by their rows or a mask."""
+    def select(self, rows: np.ndarray | slice) -> Candidates:
+        """Some of the candidates, by their rows."""
         chosen = copy.copy(self)
-        chosen.indices, chosen._codes, chosen.scores = self.indices[rows], self._codes[rows], self.scores[:, rows]
+        chosen.indices, chosen._codes, chosen._scores = self.indices[rows], self._codes[rows], self._scores[:, rows]
         return chosen
 
     @property
     def prior_costs(self) -> np.ndarray:
-        """[c]: what the ensemble says, higher is slower."""
-        return -self.scores.mean(axis=0)
-
-    def covariance(self, others: Candidates, pair_share: float) -> np.ndarray:
-        """[c, d]: the prior covariance with other candidates, 1 for a candidate with itself if members agree on it."""
-        agreement = (self._codes @ others._codes.T).astype(np.float64)
-        found = (1 - pair_share) * agreement + pair_share * agreement**2
-        if len(self.scores) > 1:  # the members' disagreement: the head may weigh them otherwise
-            mine, theirs = (each.scores - each.scores.mean(axis=0) for each in (self, others))
-            found += mine.T @ theirs / len(self.scores)
-        return found
+        """[c]: what the ensemble says, higher is slower; 0 without one."""
+        return -self._scores.mean(axis=0)
 
     @property
     def variances(self) -> np.ndarray:
-        """[c]: the covariance of each candidate with itself."""
-        return 1 + (self.scores.var(axis=0) if len(self.scores) > 1 else 0.0)
+        """[c]: the prior covariance of each candidate with itself."""
+        return 1 + self._scores.var(axis=0)
+
+    def covariance(self, others: Candidates, pair_share: float) -> np.ndarray:
+        """[c, d]: the prior covariance with other candidates.
+
+        The square of an inner product of codes is the inner product of the codes of all pairs. The members' deviations
+        from their mean are features too, so that the members can be weighed.
+        """
+        agreement = (self._codes @ others._codes.T).astype(np.float64)
+        mine, theirs = (each._scores - each._scores.mean(axis=0) for each in (self, others))
+        return (1 - pair_share) * agreement + pair_share * agreement**2 + mine.T @ theirs / len(mine)
 
 
-@dataclass(frozen=True)
-class Predicted:
-    """The posterior of candidates [c] in warped times (see `warp_times`): mean, and covariance [c, c] or None."""
+class Settings(NamedTuple):
+    """What the marginal likelihood decides."""
 
-    mean: np.ndarray
-    variance: np.ndarray
+    weight: float = 1.0  # of the prior mean
+    variance: float = 0.25  # of what the prior mean does not explain, in squared warped times
+    noise: float = 1e-2  # its variance over `variance`
+    pair_share: float = 0.5
 
 
 class TimeModel:
-    """The posterior of the times of candidates, given measured ones.
+    """The posterior of the warped times of candidates, given measured ones.
 
-    A warped time is offset + weight * (the ensemble's cost) + f + noise, where f is a sum of weights of one-hot choices
-    and of pairs of them, and of the members' deviations from their mean: Bayesian ridge regression, computed with the
-    inner products of candidates. The offset is free; the others are settings, found by the marginal likelihood. Without
-    measurements the order is the ensemble's.
+    A warped time (`warp_times`) is offset + weight * (the ensemble's cost) + f + noise, where f is a sum of weights of
+    one-hot codes, of pairs of them, and of the members' deviations: a Bayesian ridge regression, computed by the inner
+    products of candidates. The offset is free, the other settings are found by the marginal likelihood.
 
     Args:
-      measured: the candidates that were measured. warped: [n], their warped times.
-      settings: found from earlier measurements; None finds them now.
+      measured: the candidates that were measured; there may be none. warped: [n], their warped times.
     """
 
-    def __init__(self, measured: Candidates, warped: np.ndarray, settings: Settings | None = None) -> None:
-        self._measured, self.settings = measured, settings or find_settings(measured, warped)
-        if not len(warped):
+    def __init__(self, measured: Candidates, warped: np.ndarray) -> None:
+        self._measured, self.settings = measured, find_settings(measured, warped)
+        if not len(measured):
             return
-        root = _root(measured, self.settings)
+        covariance = measured.covariance(measured, self.settings.pair_share)
+        self._root = np.linalg.cholesky(covariance + self.settings.noise * np.eye(len(measured)))
         residual = warped - self.settings.weight * measured.prior_costs
-        solved = _solve(root, np.stack([residual, np.ones(len(warped))], 1))
-        self._root, self._offset = root, float(solved[:, 0].sum() / solved[:, 1].sum())
+        whitened = solve_triangular(self._root, np.stack([residual, np.ones(len(warped))], 1), lower=True)
+        solved = solve_triangular(self._root, whitened, lower=True, trans="T")
+        self._offset = float(solved[:, 0].sum() / solved[:, 1].sum())
         self._coefficients = solved[:, 0] - self._offset * solved[:, 1]
 
-    def predict(self, candidates: Candidates) -> Predicted:
-        """The posterior of other candidates, each by itself."""
-        mean = self.settings.weight * candidates.prior_costs
-        share = candidates.variances
-        if len(self._measured):
-            cross = self._covariance(candidates)
-            mean = mean + self._offset + self._coefficients @ cross
-            share = share - (solve_triangular(self._root, cross, lower=True) ** 2).sum(axis=0)
-        return Predicted(mean, self.settings.variance * np.maximum(share, 1e-12))
+    @property
+    def has_data(self) -> bool:
+        """Whether anything was measured."""
+        return len(self._measured) > 0
 
-    def _covariance(self, candidates: Candidates) -> np.ndarray:
-        """[n, c]: of the measured candidates with others."""
-        return self._measured.covariance(candidates, self.settings.pair_share)
+    def predict(self, candidates: Candidates) -> tuple[np.ndarray, np.ndarray]:
+        """([c], [c]): the means and the standard deviations of warped times, without noise."""
+        means, shares = self.settings.weight * candidates.prior_costs, candidates.variances
+        if self.has_data:
+            covariance = self._measured.covariance(candidates, self.settings.pair_share)
+            means = means + self._offset + self._coefficients @ covariance
+            shares = shares - (solve_triangular(self._root, covariance, lower=True) ** 2).sum(axis=0)
+        return means, np.sqrt(self.settings.variance * np.maximum(shares, 1e-12))
 
-    def joint(self, candidates: Candidates) -> tuple[np.ndarray, np.ndarray]:
-        """([c], [c, c]): the mean and the covariance of candidates together."""
-        covariance = candidates.covariance(candidates, self.settings.pair_share)
-        if len(self._measured):
-            cross = solve_triangular(self._root, self._covariance(candidates), lower=True)
-            covariance = covariance - cross.T @ cross
-        return self.predict(candidates).mean, self.settings.variance * covariance
-
-    def draw(self, candidates: Candidates, count: int, rng: np.random.Generator) -> np.ndarray:
-        """[count, c]: warped times of all candidates together, drawn from the posterior, without noise."""
-        mean, covariance = self.joint(candidates)
-        values, vectors = np.linalg.eigh(covariance)
-        return mean + rng.standard_normal((count, len(mean))) @ (vectors * np.sqrt(np.maximum(values, 0))).T
+    def covariance(self, candidates: Candidates) -> np.ndarray:
+        """[c, c]: the posterior covariance of candidates with each other."""
+        found = candidates.covariance(candidates, self.settings.pair_share)
+        if self.has_data:
+            cross = self._measured.covariance(candidates, self.settings.pair_share)
+            whitened = solve_triangular(self._root, cross, lower=True)
+            found = found - whitened.T @ whitened
+        return self.settings.variance * found
 
 
 def warp_times(seconds: np.ndarray) -> np.ndarray:
-    """[n]: log(1 + e / median e), where e is how much longer a time is than the shortest, as a logarithm of the ratio.
+    """[n]: log(1 + e / median e), where e is the logarithm of a time over the shortest time.
 
-    Times of real candidates differ by a factor of five, and the best ones by a ten-thousandth: what matters is resolved,
-    and what is slow is only slow.
+    Times of real candidates differ by a factor of five, and the best of them by a ten-thousandth. The differences
+    between good ones must be resolved; of a slow one it is enough to know that it is slow.
     """
     excess = np.log(seconds / seconds.min())
     scale = np.median(excess[excess > 0]) if (excess > 0).any() else 1.0
@@ -177,44 +170,32 @@ def warp_times(seconds: np.ndarray) -> np.ndarray:
 
 
 def find_settings(measured: Candidates, warped: np.ndarray) -> Settings:
-    """The settings with the highest marginal likelihood; those of an unmeasured program below two measurements."""
+    """The settings with the highest marginal likelihood; the default ones below two measurements."""
     if len(warped) < 2:
         return Settings()
     measured, warped = measured.select(slice(-_MOST, None)), warped[-_MOST:]
-    count = len(warped)
-    costs = measured.prior_costs
-    knows = bool(np.ptp(measured.scores))
-    unit = max(warped.std(), 1e-3) / max(costs.std(), 0.1) if knows else 0.0
-    weights = np.array(_WEIGHTS) if knows else np.zeros(1)
-    believed = np.where(
-        weights > 0, -0.5 * (np.log(np.maximum(weights, 1e-9)) / _WEIGHT_DEVIATION) ** 2, np.log(_ZERO_CHANCE)
-    )
+    count, costs = len(warped), measured.prior_costs
+    weights = np.array(_WEIGHTS if np.ptp(costs) else [0.0])
+    believed = np.log(np.where(weights > 0, weights, 1.0)) / _WEIGHT_DEVIATION
+    believed = np.where(weights > 0, -0.5 * believed**2, np.log(_USELESS))
+    # A tenth of a deviation: the first candidates are those that the prior likes, and have nearly equal scores.
+    weights = weights * max(warped.std(), 1e-3) / max(costs.std(), 0.1)
     spread = max(float(warped.var()), _LEAST_VARIANCE)
     best, found = -np.inf, Settings()
     for pair_share in _PAIR_SHARES:
         covariance = measured.covariance(measured, pair_share)
         for noise in _NOISES:
             root = np.linalg.cholesky(covariance + noise * np.eye(count))
-            columns = [warped - weight * unit * costs for weight in weights]
-            whitened = solve_triangular(root, np.stack([*columns, np.ones(count)], 1), lower=True)
-            ones = whitened[:, -1]
-            offsets = ones @ whitened[:, :-1] / (ones @ ones)
-            squares = ((whitened[:, :-1] - ones[:, None] * offsets) ** 2).sum(axis=0)
-            variances = (squares + spread) / count  # as if one more were known, of the spread of all
+            columns = np.concatenate([warped[:, None] - costs[:, None] * weights, np.ones((count, 1))], 1)
+            whitened = solve_triangular(root, columns, lower=True)
+            residuals, ones = whitened[:, :-1], whitened[:, -1]
+            offsets = ones @ residuals / (ones @ ones)
+            squares = ((residuals - ones[:, None] * offsets) ** 2).sum(axis=0)
+            variances = (squares + spread) / count  # as if one more were known: few measurements may agree by chance
             volume = 2 * np.log(np.diag(root)).sum() + np.log(ones @ ones)
-            evidence = -0.5 * ((count - 1) * np.log(variances) + volume) + believed
+            evidence = believed - 0.5 * ((count - 1) * np.log(variances) + volume)
             number = int(np.argmax(evidence))
             if evidence[number] > best:
-                best = evidence[number]
-                found = Settings(float(weights[number] * unit), float(variances[number]), noise, pair_share)
+                best = float(evidence[number])
+                found = Settings(float(weights[number]), float(variances[number]), noise, pair_share)
     return found
-
-
-def _root(measured: Candidates, settings: Settings) -> np.ndarray:
-    covariance = measured.covariance(measured, settings.pair_share)
-    return np.linalg.cholesky(covariance + settings.noise * np.eye(len(covariance)))
-
-
-def _solve(root: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    return solve_triangular(root, solve_triangular(root, columns, lower=True), lower=True, trans="T")
-

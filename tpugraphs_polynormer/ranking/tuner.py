@@ -1,66 +1,156 @@
-"""Proposes the candidates to measure next, from those measured so far and a prior: expected improvement."""
+"""Proposes the candidates to measure next, given those that were measured: expected improvement, batch by batch.
+
+A proposal is a function of the measurements, the prior and the seed alone, so that a tuning that was interrupted
+continues as if it had not been.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from scipy.stats import norm
 
 from tpugraphs_polynormer.hlo.choices import Choices
-from tpugraphs_polynormer.hlo.sampling import draw_indices
-from tpugraphs_polynormer.ranking.time_model import Candidates, OneHot, Predicted, Prior, TimeModel, warp_times
+from tpugraphs_polynormer.ranking.search import search_layouts
+from tpugraphs_polynormer.ranking.time_model import Candidates, OneHot, TimeModel, warp_times
 
-_SHORTLIST = 256
+Prior = Callable[[np.ndarray], np.ndarray]  # choice numbers [c, nc] -> scores [members, c], higher is faster
+Score = Callable[[np.ndarray], np.ndarray]  # choice numbers [c, nc] -> [c], higher is more worth a measurement
+# (score, the fastest measured candidates [k, nc], seed) -> the candidates [c, nc] that may be measured next
+Source = Callable[[Score, np.ndarray, int], np.ndarray]
+_SHORTLIST = 256  # candidates whose covariances are computed
+_MOST_STARTS = 8  # measured candidates from which a search starts
+_DRAWN_SHARE = 0.25  # of the first batch, at random, so that the measurements can tell what the prior is worth
+_SEARCHED = 1024  # candidates that are scored for a batch
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Candidates with their times, in the order of measurement."""
+
+    indices: np.ndarray  # int64 [n, nc]: choice numbers
+    seconds: np.ndarray  # float64 [n]; nan where a candidate could not be measured
+
+    @staticmethod
+    def none(num_config_nodes: int) -> Measured:
+        """Before the first measurement."""
+        return Measured(np.zeros((0, num_config_nodes), np.int64), np.zeros(0))
+
+    @property
+    def best(self) -> int | None:
+        """The row of the shortest time; None if there is no time."""
+        return None if np.isnan(self.seconds).all() else int(np.nanargmin(self.seconds))
+
+    @property
+    def ascending(self) -> np.ndarray:
+        """The rows that have a time, shortest first."""
+        order = np.argsort(self.seconds, kind="stable")
+        return order[~np.isnan(self.seconds[order])]
 
 
 class Tuner:
-    def __init__(self, choices, source, prior=None, *, seed=0, how="ts", warp=warp_times):
-        self.one_hot=OneHot(choices); self.choices, self._source, self._prior, self._seed, self.how, self.warp = choices, source, prior, seed, how, warp
+    """Proposes batches of candidates.
 
-    def _candidates(self, indices):
-        scores = self._prior(indices) if self._prior and len(indices) else None
-        return Candidates(self.one_hot, indices, scores)
+    Args:
+      choices: what each node may choose.
+      source: where candidates come from: `search_source` of a program, or a fixed set of them.
+      prior: the scores of an ensemble, in standard deviations; None: nothing is known.
+      starts: choice numbers [k, nc] that come first, such as the default.
+      seed: of the source and of ties.
+    """
 
-    def model(self, indices, seconds):
-        seconds = np.asarray(seconds, np.float64)
-        warped = self.warp(seconds) if len(seconds) else seconds
-        return TimeModel(self._candidates(indices), warped), warped
+    def __init__(
+        self,
+        choices: Choices,
+        source: Source,
+        prior: Prior | None = None,
+        *,
+        starts: np.ndarray | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._source, self._prior, self._seed, self._one_hot = source, prior, seed, OneHot(choices)
+        self._starts = np.zeros((0, len(choices.counts)), np.int64) if starts is None else np.asarray(starts, np.int64)
 
-    def propose(self, indices, seconds, count):
-        model, warped = self.model(indices, seconds)
-        rng = np.random.default_rng([self._seed, len(indices)])
-        pool = self._source(indices, seconds, rng)
-        seen = {row.tobytes() for row in np.asarray(indices, np.int64)}
-        pool = pool[[row.tobytes() not in seen for row in pool.astype(np.int64)]]
-        cands = self._candidates(pool)
-        found = model.predict(cands)
-        best = model.predict(model._measured).mean.min() if len(warped) else found.mean.min()
-        dev = np.sqrt(found.variance)
-        z = (best - found.mean) / dev
-        ei = dev * (z * norm.cdf(z) + norm.pdf(z))
-        order = np.lexsort((rng.random(len(ei)), -ei))
-        if self.how == "greedy":
-            return pool[np.lexsort((rng.random(len(ei)), found.mean))[:count]]
-        short = order[:_SHORTLIST]
-        if self.how == "believe":
-            part = cands.select(short)
-            mean, cov = model.joint(part)
-            taken = []
-            for _ in range(count):
-                dev = np.sqrt(np.maximum(np.diag(cov), 1e-12))
-                z = (best - mean) / dev
-                e = dev * (z * norm.cdf(z) + norm.pdf(z)); e[taken] = -1
-                k = int(np.argmax(e)); taken.append(k)
-                col = cov[:, k] / (cov[k, k] + model.settings.noise * model.settings.variance)
-                cov = cov - np.outer(col, cov[k])
-            return pool[short[taken]]
-        if self.how == "ei":
-            return pool[short[:count]]
-        drawn = model.draw(cands.select(short), count, rng)
-        taken = []
-        for row in drawn:
-            row[taken] = np.inf
-            taken.append(int(np.argmin(row)))
-        return pool[short[taken]]
+    def fit(self, measured: Measured) -> TimeModel:
+        """What the measurements and the prior say of all candidates. One that failed counts as the slowest."""
+        known = ~np.isnan(measured.seconds)
+        rows = np.flatnonzero(known if not known.any() else np.ones_like(known))
+        times = np.where(known, measured.seconds, measured.seconds[known].max(initial=0))[rows]
+        return TimeModel(self._describe(measured.indices[rows]), warp_times(times) if len(times) else times)
+
+    def score(self, measured: Measured, indices: np.ndarray) -> np.ndarray:
+        """[c]: the scores of candidates after the measurements, higher is faster; before them, the ensemble's order."""
+        return -self.fit(measured).predict(self._describe(indices))[0]
+
+    def propose(self, measured: Measured, count: int) -> np.ndarray:
+        """int64 [at most count, nc]: distinct candidates that were not measured; fewer where no more are found."""
+        rng = np.random.default_rng([self._seed, len(measured.indices)])
+        model, seen = self.fit(measured), {row.tobytes() for row in measured.indices}
+        first = _keep_new(self._starts, seen)[:count]
+        fastest = measured.indices[measured.ascending[:_MOST_STARTS]]
+        pool = self._source(partial(self._optimism, model), fastest, int(rng.integers(2**31)))
+        pool = _keep_new(pool, seen)
+        pool = pool[rng.permutation(len(pool))]  # ties are broken at random
+        share = 0.0 if model.has_data else 1.0 if self._prior is None else _DRAWN_SHARE
+        drawn = pool[: int(share * (count - len(first)))]
+        pool = pool[len(drawn) :]
+        aim = float(model.predict(self._describe(measured.indices))[0].min()) if model.has_data else None
+        chosen = self._improve_most(model, pool, aim, max(count - len(first) - len(drawn), 0))
+        return np.concatenate([first, chosen, drawn])[:count]
+
+    def _describe(self, indices: np.ndarray) -> Candidates:
+        scores = self._prior(indices) if self._prior is not None and len(indices) else None
+        return Candidates(self._one_hot, indices, scores)
+
+    def _optimism(self, model: TimeModel, indices: np.ndarray) -> np.ndarray:
+        """[c]: how fast candidates may well be."""
+        means, deviations = model.predict(self._describe(np.asarray(indices, np.int64)))
+        return deviations - means
+
+    def _improve_most(self, model: TimeModel, pool: np.ndarray, aim: float | None, count: int) -> np.ndarray:
+        """The candidates of a pool [c, nc] whose measurement is expected to improve most on the aim.
+
+        One after the other: each is taken to have its expected time, so that the next ones differ from it.
+        """
+        described = self._describe(pool)
+        means, deviations = model.predict(described)
+        aim = (means.min() if len(means) else 0.0) if aim is None else aim
+        shortlist = np.argsort(-_improvement(means, deviations, aim), kind="stable")[:_SHORTLIST]
+        means, covariance = means[shortlist], model.covariance(described.select(shortlist))
+        noise, chosen = model.settings.noise * model.settings.variance, []
+        for _ in range(min(count, len(shortlist))):
+            gains = _improvement(means, np.sqrt(np.maximum(np.diag(covariance), 1e-12)), aim)
+            gains[chosen] = -np.inf
+            chosen.append(int(np.argmax(gains)))
+            column = covariance[:, chosen[-1]]
+            covariance = covariance - np.outer(column, column) / (column[chosen[-1]] + noise)
+        return pool[shortlist[chosen]]
+
+
+def search_source(choices: Choices, *, budget: int = _SEARCHED) -> Source:
+    """Candidates that a search finds by score, from the default and the fastest measured ones on."""
+
+    def find(score: Score, fastest: np.ndarray, seed: int) -> np.ndarray:
+        return search_layouts(score, choices, budget=budget, starts=fastest, seed=seed).indices
+
+    return find
+
+
+def _improvement(means: np.ndarray, deviations: np.ndarray, aim: float) -> np.ndarray:
+    """[c]: the expected value of max(0, aim - x) of normal variables x."""
+    standard = (aim - means) / deviations
+    return deviations * (standard * norm.cdf(standard) + norm.pdf(standard))
+
+
+def _keep_new(indices: np.ndarray, seen: set[bytes]) -> np.ndarray:
+    """int64 [k, nc]: the rows that were not seen, each once; they count as seen from now on."""
+    rows = []
+    for row in np.asarray(indices, np.int64):
+        key = row.tobytes()
+        if key not in seen:
+            seen.add(key)
+            rows.append(row)
+    return np.array(rows, np.int64).reshape(-1, np.shape(indices)[1])

@@ -34,11 +34,6 @@ class Measured:
     indices: np.ndarray  # int64 [n, nc]: choice numbers
     seconds: np.ndarray  # float64 [n]; nan where a candidate could not be measured
 
-    @staticmethod
-    def none(num_config_nodes: int) -> Measured:
-        """Before the first measurement."""
-        return Measured(np.zeros((0, num_config_nodes), np.int64), np.zeros(0))
-
     @property
     def best(self) -> int | None:
         """The row of the shortest time; None if there is no time."""
@@ -74,12 +69,18 @@ class Tuner:
         self._source, self._prior, self._seed, self._one_hot = source, prior, seed, OneHot(choices)
         self._starts = np.zeros((0, len(choices.counts)), np.int64) if starts is None else np.asarray(starts, np.int64)
 
+    @property
+    def num_config_nodes(self) -> int:
+        """The length of a candidate."""
+        return self._starts.shape[1]
+
     def fit(self, measured: Measured) -> TimeModel:
         """What the measurements and the prior say of all candidates. One that failed counts as the slowest."""
         known = ~np.isnan(measured.seconds)
-        rows = np.flatnonzero(known if not known.any() else np.ones_like(known))
-        times = np.where(known, measured.seconds, measured.seconds[known].max(initial=0))[rows]
-        return TimeModel(self._describe(measured.indices[rows]), warp_times(times) if len(times) else times)
+        if not known.any():
+            return TimeModel(self._describe(measured.indices[:0]), measured.seconds[:0])
+        times = np.where(known, measured.seconds, np.nanmax(measured.seconds))
+        return TimeModel(self._describe(measured.indices), warp_times(times))
 
     def score(self, measured: Measured, indices: np.ndarray) -> np.ndarray:
         """[c]: the scores of candidates after the measurements, higher is faster; before them, the ensemble's order."""

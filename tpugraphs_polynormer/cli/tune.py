@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tpugraphs_polynormer.ranking.tuner import Prior
 
 JUDGES = ("compiler", "simulator", "command")
-BEST_JSON, BEST_NPZ, BEST_MODULE = "best.json", "best.npz", "best.hlo.pb"
 _TOPOLOGY = "v3:2x2"  # for --judge compiler without --topology
 
 
@@ -98,7 +97,7 @@ def _tune(args: argparse.Namespace, facts: dict[str, Any], program: LayoutProgra
     import numpy as np
 
     from tpugraphs_polynormer.ranking.tuner import Tuner, search_source
-    from tpugraphs_polynormer.ranking.tuning_log import LOG_NAME, tune
+    from tpugraphs_polynormer.ranking.tuning_log import BEST_JSON, BEST_NPZ, LOG_NAME, tune, write_best
 
     judge = _choose_judge(args, program, session, facts.get("compiler", {}))
     default = np.zeros((1, len(program.choices.counts)), np.int64)
@@ -109,11 +108,11 @@ def _tune(args: argparse.Namespace, facts: dict[str, Any], program: LayoutProgra
         how = {"measurements": args.measurements, "batch": args.batch}
         log = tune(tuner, judge, args.output, facts, **how)
     measured = log.measured()
-    print(_write_best(args, program, measured))
+    print(write_best(args.output, program, measured, judge))
     failed = int(np.isnan(measured.seconds).sum())
     conclude(
         f"{args.output}: {LOG_NAME} with {len(log):,} measurements by the {args.judge}, {failed:,} of them failed; "
-        f"the best candidate in {BEST_JSON} and {BEST_NPZ}"
+        f"the best candidate is in {BEST_JSON} and {BEST_NPZ}"
     )
 
 
@@ -141,42 +140,6 @@ def _open_prior(args: argparse.Namespace, program: LayoutProgram) -> Iterator[tu
 
     with ProgramScorer(args.run_dirs, program, seed=args.seed) as scorer:
         yield scorer.score, [hash_weights(checkpoint_path(run)) for run in scorer.runs]
-
-
-def _write_best(args: argparse.Namespace, program: LayoutProgram, measured: Any) -> str:
-    """Writes the best candidate; the summary."""
-    import json
-
-    import numpy as np
-
-    from tpugraphs_polynormer.archives.writer import write_npz
-    from tpugraphs_polynormer.compiler.program import CompiledProgram
-    from tpugraphs_polynormer.files import replacing, write_text
-    from tpugraphs_polynormer.hlo.sampling import gather_layouts
-    from tpugraphs_polynormer.ranking.judges import describe_layouts
-
-    best, default = measured.best, float(measured.seconds[0])  # the default is measured first
-    candidate, seconds = measured.indices[best], float(measured.seconds[best])
-    gain = None if np.isnan(default) else 1 - seconds / default
-    times = {"seconds": seconds, "default_seconds": None if gain is None else default, "gain": gain}
-    told = {**describe_layouts(program, candidate), **times, "measurement": best + 1, "judge": args.judge}
-    write_text(args.output / BEST_JSON, json.dumps(told, indent=1) + "\n")
-    layouts = gather_layouts(program.choices, candidate[None])
-    write_npz(
-        args.output / BEST_NPZ,
-        {"node_config_ids": program.choices.node_ids, "node_config_feat": layouts, "choices": candidate},
-    )
-    if isinstance(program, CompiledProgram):
-        with replacing(args.output / BEST_MODULE) as temporary:
-            temporary.write_bytes(program.force(candidate))
-    changed = int((candidate != 0).sum())
-    found = f"best: {1e6 * seconds:,.3f} us, measurement {best + 1} of {len(measured.seconds)}"
-    if gain is None:
-        return f"{found}; the default could not be measured"
-    if not changed:
-        return f"{found}: the default; nothing measured was faster"
-    beside = f"the default: {1e6 * default:,.3f} us; {100 * gain:+.2f} % time saved by {changed} changed nodes"
-    return f"{found}; {beside} ({program.provenance})"
 
 
 STAGES = (_add_tune,)

@@ -1,4 +1,4 @@
-"""Who tells the time of a candidate: the TPU compiler, the simulated TPU, a user's command, or a table of known times."""
+"""Who tells the time of a candidate: the TPU compiler, the simulated TPU, a user's command, or a table."""
 
 from __future__ import annotations
 
@@ -186,9 +186,7 @@ def build_costs(program: LayoutProgram) -> LayoutCosts:
     graph, choices = featurize_module(program.module), program.choices
     spans = zip(choices.starts.tolist(), choices.counts.tolist(), strict=True)
     tables = [choices.table[start : start + count] for start, count in spans]
-    return LayoutCosts(
-        ProgramLayouts(graph.node_feat, graph.node_opcode, graph.edge_index, choices.node_ids, tables)
-    )
+    return LayoutCosts(ProgramLayouts(graph.node_feat, graph.node_opcode, graph.edge_index, choices.node_ids, tables))
 
 
 def score_by_cost(program: LayoutProgram, *, seed: int = 0) -> Callable[[np.ndarray], np.ndarray]:

@@ -36,7 +36,9 @@ class OneHot:
         _, numbers, sizes = np.unique(choices.groups, return_inverse=True, return_counts=True)
         self._roots = np.sqrt(1 / (sizes[numbers.ravel()] * len(sizes)))
         starts, counts = choices.starts.tolist(), choices.counts.tolist()
-        local = {start: _number_codes(choices.table[start : start + k]) for start, k in zip(starts, counts, strict=True)}
+        local = {
+            start: _number_codes(choices.table[start : start + k]) for start, k in zip(starts, counts, strict=True)
+        }
         widths = np.array([local[start].max() + 1 for start in starts])
         offsets = np.cumsum(widths) - widths
         self._columns = [local[start] + offset for start, offset in zip(starts, offsets, strict=True)]

@@ -10,13 +10,18 @@ from typing import Any
 import numpy as np
 
 from tpugraphs_polynormer import __version__
+from tpugraphs_polynormer.archives.writer import write_npz
+from tpugraphs_polynormer.compiler.program import CompiledProgram
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.files import write_text
+from tpugraphs_polynormer.files import replacing, write_text
+from tpugraphs_polynormer.hlo.layout_program import LayoutProgram
+from tpugraphs_polynormer.hlo.sampling import gather_layouts
 from tpugraphs_polynormer.progress import Progress
-from tpugraphs_polynormer.ranking.judges import Judge, Verdict
+from tpugraphs_polynormer.ranking.judges import Judge, Verdict, describe_layouts
 from tpugraphs_polynormer.ranking.tuner import Measured, Tuner
 
 LOG_NAME = "measurements.jsonl"
+BEST_JSON, BEST_NPZ, BEST_MODULE = "best.json", "best.npz", "best.hlo.pb"
 
 
 class TuningLog:
@@ -116,3 +121,30 @@ def _check_first(log: TuningLog, folder: Path) -> None:
             f"{folder / LOG_NAME}: none of {len(log)} measurements succeeded, the first because: {first}; "
             "mend that, remove this file, and run the same command again"
         )
+
+
+def write_best(folder: Path, program: LayoutProgram, measured: Measured, judge: Judge) -> str:
+    """Writes the fastest measured candidate to a folder; returns one line about it.
+
+    `best.json` has the layouts of each config node and the times, `best.npz` the candidate as archives have it, and
+    for a program that the TPU compiler has seen `best.hlo.pb` is the module with the layouts forced.
+    """
+    best, default = measured.best, float(measured.seconds[0])  # the default is measured first
+    candidate, seconds = measured.indices[best], float(measured.seconds[best])
+    gain = None if np.isnan(default) else 1 - seconds / default
+    times = {"seconds": seconds, "default_seconds": None if gain is None else default, "gain": gain}
+    found = {**describe_layouts(program, candidate), **times, "measurement": best + 1, **judge.facts}
+    write_text(folder / BEST_JSON, json.dumps(found, indent=1) + "\n")
+    layouts = gather_layouts(program.choices, candidate[None])
+    arrays = {"node_config_ids": program.choices.node_ids, "node_config_feat": layouts, "choices": candidate}
+    write_npz(folder / BEST_NPZ, arrays)
+    if isinstance(program, CompiledProgram):
+        with replacing(folder / BEST_MODULE) as temporary:
+            temporary.write_bytes(program.force(candidate))
+    told = f"best: {1e6 * seconds:,.3f} us, measurement {best + 1} of {len(measured.seconds)}"
+    if gain is None:
+        return f"{told}; the default could not be measured"
+    if not candidate.any():
+        return f"{told}: the default; nothing that was measured is faster"
+    saved = f"{100 * gain:.2f} % less than the default's {1e6 * default:,.3f} us"
+    return f"{told}: {saved}, by other layouts at {np.count_nonzero(candidate):,} nodes ({program.provenance})"

@@ -18,12 +18,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tpugraphs_polynormer.archives.observed import ObservedProgram
 from tpugraphs_polynormer.compiler.program import CompiledProgram, read_judgement
 from tpugraphs_polynormer.compiler.session import CompilerSession
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import write_text
 from tpugraphs_polynormer.hlo.choices import MAX_RANK
-from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.layout_flow import ProgramLayouts
 from tpugraphs_polynormer.hlo.layout_program import LayoutProgram
 from tpugraphs_polynormer.hlo.sampling import draw_indices, gather_layouts
@@ -181,15 +181,15 @@ def describe_layouts(program: LayoutProgram, candidate: np.ndarray) -> dict[str,
     return {"program": program.module.name, "topology": program.topology, "nodes": nodes}
 
 
-def build_costs(program: LayoutProgram) -> LayoutCosts:
+def build_costs(program: LayoutProgram | ObservedProgram) -> LayoutCosts:
     """The analytic cost model of a program, with all choices of its config nodes."""
-    graph, choices = featurize_module(program.module), program.choices
+    graph, choices = program.arrays, program.choices
     spans = zip(choices.starts.tolist(), choices.counts.tolist(), strict=True)
     tables = [choices.table[start : start + count] for start, count in spans]
     return LayoutCosts(ProgramLayouts(graph.node_feat, graph.node_opcode, graph.edge_index, choices.node_ids, tables))
 
 
-def score_by_cost(program: LayoutProgram, *, seed: int = 0) -> Callable[[np.ndarray], np.ndarray]:
+def score_by_cost(program: LayoutProgram | ObservedProgram, *, seed: int = 0) -> Callable[[np.ndarray], np.ndarray]:
     """The prior of the cost model alone: choice numbers [c, nc] -> scores [1, c] in standard deviations."""
     costs = build_costs(program)
     drawn = draw_indices(program.choices, _NUM_REFERENCE, seed=seed, mode="random", tied=False)

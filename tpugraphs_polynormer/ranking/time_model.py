@@ -35,13 +35,11 @@ class OneHot:
     def __init__(self, choices: Choices) -> None:
         _, numbers, sizes = np.unique(choices.groups, return_inverse=True, return_counts=True)
         self._roots = np.sqrt(1 / (sizes[numbers.ravel()] * len(sizes)))
-        starts, counts = choices.starts.tolist(), choices.counts.tolist()
-        local = {
-            start: _number_codes(choices.table[start : start + k]) for start, k in zip(starts, counts, strict=True)
-        }
-        widths = np.array([local[start].max() + 1 for start in starts])
+        spans = list(zip(choices.starts.tolist(), choices.counts.tolist(), strict=True))
+        local = {span: _number_codes(choices.table[span[0] : sum(span)]) for span in dict.fromkeys(spans)}
+        widths = np.array([local[span].max() + 1 for span in spans])
         offsets = np.cumsum(widths) - widths
-        self._columns = [local[start] + offset for start, offset in zip(starts, offsets, strict=True)]
+        self._columns = [local[span] + offset for span, offset in zip(spans, offsets, strict=True)]
         self.width = int(widths.sum())
 
     def encode(self, indices: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ Prior = Callable[[np.ndarray], np.ndarray]  # choice numbers [c, nc] -> scores [
 Score = Callable[[np.ndarray], np.ndarray]  # choice numbers [c, nc] -> [c], higher is more worth a measurement
 # (score, the fastest measured candidates [k, nc], seed) -> the candidates [c, nc] that may be measured next
 Source = Callable[[Score, np.ndarray, int], np.ndarray]
-_SHORTLIST = 256  # candidates whose covariances are computed
+_SHORTLIST = 128  # candidates of the highest expected improvement, and of the shortest expected time
 _MOST_STARTS = 8  # measured candidates from which a search starts
 _DRAWN_SHARE = 0.25  # of the first batch, at random, so that the measurements can tell what the prior is worth
 _SEARCHED = 1024  # candidates that are scored for a batch
@@ -99,7 +99,7 @@ class Tuner:
         drawn = pool[: int(share * (count - len(first)))]
         pool = pool[len(drawn) :]
         aim = float(model.predict(self._describe(measured.indices))[0].min()) if model.has_data else None
-        chosen = self._improve_most(model, pool, aim, max(count - len(first) - len(drawn), 0))
+        chosen = self._choose(model, pool, aim, max(count - len(first) - len(drawn), 0))
         return np.concatenate([first, chosen, drawn])[:count]
 
     def _describe(self, indices: np.ndarray) -> Candidates:
@@ -111,19 +111,22 @@ class Tuner:
         means, deviations = model.predict(self._describe(np.asarray(indices, np.int64)))
         return deviations - means
 
-    def _improve_most(self, model: TimeModel, pool: np.ndarray, aim: float | None, count: int) -> np.ndarray:
-        """The candidates of a pool [c, nc] whose measurement is expected to improve most on the aim.
+    def _choose(self, model: TimeModel, pool: np.ndarray, aim: float | None, count: int) -> np.ndarray:
+        """Candidates of a pool [c, nc]: by turns the one expected to be fastest, and the one that improves most.
 
-        One after the other: each is taken to have its expected time, so that the next ones differ from it.
+        The improvement is on the aim, a warped time. Each candidate is taken to have its expected time, so that the
+        next ones differ from it. By turns, because improvement alone tries all choices that were never measured.
         """
         described = self._describe(pool)
         means, deviations = model.predict(described)
         aim = (means.min() if len(means) else 0.0) if aim is None else aim
-        shortlist = np.argsort(-_improvement(means, deviations, aim), kind="stable")[:_SHORTLIST]
+        orders = np.argsort(-_improvement(means, deviations, aim), kind="stable"), np.argsort(means, kind="stable")
+        shortlist = np.unique(np.concatenate([order[:_SHORTLIST] for order in orders]))
         means, covariance = means[shortlist], model.covariance(described.select(shortlist))
         noise, chosen = model.settings.noise * model.settings.variance, []
         for _ in range(min(count, len(shortlist))):
-            gains = _improvement(means, np.sqrt(np.maximum(np.diag(covariance), 1e-12)), aim)
+            deviations = np.sqrt(np.maximum(np.diag(covariance), 1e-12))
+            gains = _improvement(means, deviations, aim) if len(chosen) % 2 else -means
             gains[chosen] = -np.inf
             chosen.append(int(np.argmax(gains)))
             column = covariance[:, chosen[-1]]

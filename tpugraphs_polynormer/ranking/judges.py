@@ -116,7 +116,7 @@ class CommandJudge:
             (self._folder / MODULE_NAME).write_bytes(self._program.force(candidate))
             layouts["module"] = str(self._folder / MODULE_NAME)
         write_text(path, json.dumps(layouts, indent=1) + "\n")
-        process = subprocess.Popen(
+        started = subprocess.Popen(
             [*self._command, str(path)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -125,14 +125,14 @@ class CommandJudge:
             errors="replace",
             start_new_session=True,  # so that what it started can be ended with it
         )
-        try:
-            output, complaints = process.communicate(timeout=self._time_limit)
-        except subprocess.TimeoutExpired:
-            return Verdict(None, f"no time within {self._time_limit:,.0f} s")
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        with started as process:
+            try:
+                output, complaints = process.communicate(timeout=self._time_limit)
+            except subprocess.TimeoutExpired:
+                return Verdict(None, f"no time within {self._time_limit:,.0f} s")
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
         if process.returncode:
             return Verdict(None, f"exit code {process.returncode}: {_last_line(complaints)!r:.200}")
         return parse_time(_last_line(output))

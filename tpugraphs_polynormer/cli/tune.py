@@ -71,44 +71,41 @@ def _run_tune(args: argparse.Namespace) -> None:
         )
     check_output("--output", args.output, args.program, *args.run_dirs)
     from tpugraphs_polynormer.archives.featurize import read_program
-    from tpugraphs_polynormer.files import only_writer
     from tpugraphs_polynormer.hlo.layout_program import presume_layouts
 
     module = read_program(args.program)  # what cannot be read is refused before a compiler or TensorFlow starts
     if args.judge == "compiler" and args.topology is None:
         args.topology = _TOPOLOGY
     facts = {"program": hashlib.sha256(args.program.read_bytes()).hexdigest(), "seed": args.seed}
-    with only_writer(args.output):
-        if args.topology is None:
-            _tune(args, facts, presume_layouts(module), None)
-            return
-        from tpugraphs_polynormer.compiler.program import compile_program
-        from tpugraphs_polynormer.compiler.session import CompilerSession
-        from tpugraphs_polynormer.compiler.xla import check_versions
+    if args.topology is None:
+        _tune(args, facts, presume_layouts(module), None)
+        return
+    from tpugraphs_polynormer.compiler.program import compile_program
+    from tpugraphs_polynormer.compiler.session import CompilerSession
+    from tpugraphs_polynormer.compiler.xla import check_versions
 
-        find_chip(args.topology)
-        versions = check_versions()
-        with CompilerSession(args.topology, time_limit=args.time_limit) as session:
-            program = compile_program(args.program.read_bytes(), args.topology, session=session)
-            _tune(args, facts | {"compiler": versions}, program, session)
+    find_chip(args.topology)
+    versions = check_versions()
+    with CompilerSession(args.topology, time_limit=args.time_limit) as session:
+        program = compile_program(args.program.read_bytes(), args.topology, session=session)
+        _tune(args, facts | {"compiler": versions}, program, session)
 
 
 def _tune(args: argparse.Namespace, facts: dict[str, Any], program: LayoutProgram, session: Any) -> None:
     import numpy as np
 
+    from tpugraphs_polynormer.files import only_writer
     from tpugraphs_polynormer.ranking.tuner import Tuner, search_source
     from tpugraphs_polynormer.ranking.tuning_log import BEST_JSON, BEST_NPZ, LOG_NAME, tune, write_best
 
     judge = _choose_judge(args, program, session, facts.get("compiler", {}))
     default = np.zeros((1, len(program.choices.counts)), np.int64)
-    with _open_prior(args, program) as (prior, members):
-        source = search_source(program.choices)
-        tuner = Tuner(program.choices, source, prior, starts=default, seed=args.seed)
+    with _open_prior(args, program) as (prior, members), only_writer(args.output):
+        tuner = Tuner(program.choices, search_source(program.choices), prior, starts=default, seed=args.seed)
         facts = facts | {"topology": program.topology, "prior": members}
-        how = {"measurements": args.measurements, "batch": args.batch}
-        log = tune(tuner, judge, args.output, facts, **how)
-    measured = log.measured()
-    print(write_best(args.output, program, measured, judge))
+        log = tune(tuner, judge, args.output, facts, measurements=args.measurements, batch=args.batch)
+        measured = log.measured()
+        print(write_best(args.output, program, measured, judge))
     failed = int(np.isnan(measured.seconds).sum())
     conclude(
         f"{args.output}: {LOG_NAME} with {len(log):,} measurements by the {args.judge}, {failed:,} of them failed; "

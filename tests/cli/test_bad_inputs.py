@@ -35,6 +35,11 @@ def train(p: Places, *more: object) -> list:
     return ["train", "--datasets", p.data, "--run-dir", p.out, "--strategy", "cpu", *settings, *more]
 
 
+def tune(p: Places, program: object, judge: str, *more: object) -> list:
+    """A tuning into the case's output."""
+    return ["tune", program, "--judge", judge, "--output", p.out, *more]
+
+
 def outputs(stage: str, option: str, build: Callable[[Places, object], list], is_folder: bool) -> dict[str, Case]:
     """The cases of an output that cannot be written, for one stage."""
     wrong = (lambda p: p.file) if is_folder else (lambda p: p.folder)
@@ -141,6 +146,8 @@ NUMBERS = {
         ("rank", "--seed", ("-1",)),
         ("rank", "--top", ("-2", "0")),
         ("rank", "--candidates", ("0", "-5")),
+        ("tune", "--measurements", ("0", "many")),
+        ("tune", "--batch", ("0", "2000")),
         ("report", "--candidates", ("-1",)),
         ("preprocess", "--max-nodes", ("-1",)),
         ("preprocess", "--hops", ("-1",)),
@@ -156,6 +163,7 @@ REQUIRED: dict[str, Callable[[Places], list]] = {
     "demo": lambda p: ["--output", p.out],
     "featurize": lambda p: [p.program, "--output", p.out],
     "rank": lambda p: [p.program, "--run-dir", p.layout],
+    "tune": lambda p: [p.program, "--judge", "simulator", "--output", p.out],
     "report": lambda p: ["--run-dir", p.layout, "--datasets", p.data],
     "preprocess": lambda p: ["--archives", p.tree, "--datasets", p.out],
     "train": lambda p: ["--datasets", p.data, "--run-dir", p.out],
@@ -279,6 +287,16 @@ ARCHIVES = {
     "featurize a truncated program": Case(lambda p: ["featurize", p.cut_program, "--output", p.out], ("truncated",)),
     "featurize any bytes": Case(lambda p: ["featurize", p.binary, "--output", p.out], ("binary.pb", "damaged")),
     "featurize a cut archive": Case(lambda p: ["featurize", p.cut_npz, "--output", p.out], ("cut.npz",)),
+    "tune nothing": Case(lambda p: tune(p, p.nothing, "simulator"), ("nothing", "cannot be read")),
+    "tune by no one": Case(lambda p: tune(p, p.program, "oracle"), ("--judge", "oracle", "simulator")),
+    "tune by no command": Case(lambda p: tune(p, p.program, "command"), ("--judge command", "no --command")),
+    "tune by a command that is not there": Case(
+        lambda p: tune(p, p.program, "command", "--command", "no-such-program"), ("no-such-program",)
+    ),
+    "tune by two judges": Case(
+        lambda p: tune(p, p.program, "simulator", "--command", "true"), ("--judge simulator", "--command")
+    ),
+    "tune for no chip": Case(lambda p: tune(p, p.program, "simulator", "--topology", "v9"), ("v9",)),
     "rank nothing": Case(lambda p: ["rank", p.nothing, "--run-dir", p.layout], ("nothing", "cannot be read")),
     "rank a folder": Case(lambda p: ["rank", p.folder, "--run-dir", p.layout], ("folder", "directory")),
     "rank an empty file": Case(lambda p: ["rank", p.empty, "--run-dir", p.layout], ("an empty file",)),

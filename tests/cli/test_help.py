@@ -29,6 +29,7 @@ ORDER = (
     "report",
     "export",
     "rank",
+    "tune",
     "benchmark",
     "experiment",
 )

@@ -14,7 +14,7 @@ from typing import Any
 from tqdm import tqdm
 
 from tpugraphs_polynormer import __version__
-from tpugraphs_polynormer.cli import data, nodes, ranking, train
+from tpugraphs_polynormer.cli import data, nodes, ranking, train, tune
 from tpugraphs_polynormer.cli.options import add_path, add_seed, check_output
 from tpugraphs_polynormer.cli.parser import HelpFormatter, StageParser, add_stage, describe_stages
 from tpugraphs_polynormer.errors import UserError
@@ -112,6 +112,7 @@ def build_parser() -> argparse.ArgumentParser:
     stages = parser.add_subparsers(dest="stage", metavar="STAGE", prog="tpugraphs", help=argparse.SUPPRESS)
     groups = []
     adders_of = {"first": [_add_demo]} | {each.TITLE: each.STAGES for each in (data, train, ranking, nodes)}
+    adders_of[ranking.TITLE] = (*ranking.STAGES, *tune.STAGES)
     for title, adders in adders_of.items():
         num_before = len(stages._choices_actions)
         for add in adders:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.choices import Choices, enumerate_choices
+from tpugraphs_polynormer.hlo.features import ModuleArrays, featurize_module
 from tpugraphs_polynormer.hlo.module import Instruction, Module
 
 
@@ -20,6 +21,11 @@ class LayoutProgram:
     module: Module
     choices: Choices
     topology: str | None = None
+
+    @property
+    def arrays(self) -> ModuleArrays:
+        """The graph of the program, with the 140 node features."""
+        return featurize_module(self.module)
 
     @property
     def config_nodes(self) -> list[Instruction]:

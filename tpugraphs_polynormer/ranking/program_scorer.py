@@ -10,6 +10,7 @@ from types import TracebackType
 
 import numpy as np
 
+from tpugraphs_polynormer.archives.observed import ObservedProgram
 from tpugraphs_polynormer.archives.tuning import layout_archive
 from tpugraphs_polynormer.archives.writer import write_archive
 from tpugraphs_polynormer.datasets.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, serialize_manifest
@@ -19,7 +20,7 @@ from tpugraphs_polynormer.datasets.shards import PreprocessOptions, describe_spl
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
 from tpugraphs_polynormer.files import write_text
 from tpugraphs_polynormer.hlo.choices import Choices
-from tpugraphs_polynormer.hlo.features import ModuleArrays, featurize_module
+from tpugraphs_polynormer.hlo.features import ModuleArrays
 from tpugraphs_polynormer.hlo.layout_program import LayoutProgram
 from tpugraphs_polynormer.hlo.sampling import draw_indices, gather_layouts
 from tpugraphs_polynormer.ranking.runs import expand_runs, open_ranking_run, restore_task
@@ -38,7 +39,7 @@ class ProgramScorer:
 
     Args:
       run_dirs: runs that were trained on layout collections; a folder of runs by seed counts as those runs.
-      program: with its choices.
+      program: with its choices; that of an archive has no module.
       seed: of the reference.
 
     Example:
@@ -46,15 +47,17 @@ class ProgramScorer:
       ...     scores = scorer.score(draw_indices(scorer.choices, 100, seed=0)).mean(axis=0)
     """
 
-    def __init__(self, run_dirs: Sequence[Path | str], program: LayoutProgram, *, seed: int = 0) -> None:
+    def __init__(
+        self, run_dirs: Sequence[Path | str], program: LayoutProgram | ObservedProgram, *, seed: int = 0
+    ) -> None:
         self.program, self.choices = program, program.choices
         self.runs = [open_layout_run(path) for path in expand_runs(run_dirs)]
         self._facts = [DatasetFacts.read(run) for run in self.runs]
         self._folder = tempfile.TemporaryDirectory(prefix="tpugraphs-program-")
-        graph = featurize_module(program.module)
+        graph = program.arrays
         self.node_feat, self.node_opcode = graph.node_feat, graph.node_opcode
         reference = draw_reference(self.choices, seed)
-        dataset = _write_dataset(Path(self._folder.name), program, graph, reference)
+        dataset = _write_dataset(Path(self._folder.name), self.choices, graph, reference)
         self._split = dataset.split("test")
         self._code_of = _find_codes(self.choices, self._split[0].config_values)
         tasks = [restore_task(run, facts, dataset) for run, facts in zip(self.runs, self._facts, strict=True)]
@@ -155,12 +158,12 @@ def _find_codes(choices: Choices, config_values: np.ndarray) -> np.ndarray:
     return np.array([number.get(row.tobytes(), -1) for row in choices.table], np.int32)
 
 
-def _write_dataset(folder: Path, program: LayoutProgram, graph: ModuleArrays, reference: np.ndarray) -> RankingDataset:
+def _write_dataset(folder: Path, choices: Choices, graph: ModuleArrays, reference: np.ndarray) -> RankingDataset:
     """A dataset of one graph, written and read by the same code as any other dataset."""
     arrays = layout_archive(
         graph,
-        node_config_ids=program.choices.node_ids,
-        node_config_feat=gather_layouts(program.choices, reference),
+        node_config_ids=choices.node_ids,
+        node_config_feat=gather_layouts(choices, reference),
         config_runtime=np.zeros(len(reference), dtype=np.int64),
     )
     write_archive(folder / "program.npz", arrays)

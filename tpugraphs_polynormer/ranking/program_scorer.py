@@ -16,7 +16,6 @@ from tpugraphs_polynormer.datasets.manifest import FORMAT_VERSION, MANIFEST_NAME
 from tpugraphs_polynormer.datasets.physics import GraphPhysics
 from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingGraph, RankingSplit
 from tpugraphs_polynormer.datasets.shards import PreprocessOptions, describe_split, write_shard
-from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
 from tpugraphs_polynormer.files import write_text
 from tpugraphs_polynormer.hlo.choices import Choices
 from tpugraphs_polynormer.hlo.features import ModuleArrays, featurize_module
@@ -36,6 +35,8 @@ class ProgramScorer:
     have scores of any scale. A candidate is a row of choice numbers (hlo/choices.py), 0 for the default. The program's
     features and the reference are files in a temporary folder, so this is a context manager.
 
+    Attributes: `runs` and `facts` of the members; `program`, its `choices`, and `graph`, its arrays.
+
     Args:
       run_dirs: runs that were trained on layout collections; a folder of runs by seed counts as those runs.
       program: with its choices.
@@ -49,15 +50,14 @@ class ProgramScorer:
     def __init__(self, run_dirs: Sequence[Path | str], program: LayoutProgram, *, seed: int = 0) -> None:
         self.program, self.choices = program, program.choices
         self.runs = [open_layout_run(path) for path in expand_runs(run_dirs)]
-        self._facts = [DatasetFacts.read(run) for run in self.runs]
+        self.facts = [DatasetFacts.read(run) for run in self.runs]
         self._folder = tempfile.TemporaryDirectory(prefix="tpugraphs-program-")
-        graph = featurize_module(program.module)
-        self.node_feat, self.node_opcode = graph.node_feat, graph.node_opcode
+        self.graph = featurize_module(program.module)
         reference = draw_reference(self.choices, seed)
-        dataset = _write_dataset(Path(self._folder.name), program, graph, reference)
+        dataset = _write_dataset(Path(self._folder.name), program, self.graph, reference)
         self._split = dataset.split("test")
         self._code_of = _find_codes(self.choices, self._split[0].config_values)
-        tasks = [restore_task(run, facts, dataset) for run, facts in zip(self.runs, self._facts, strict=True)]
+        tasks = [restore_task(run, facts, dataset) for run, facts in zip(self.runs, self.facts, strict=True)]
         self._scorers = [task.make_scorer() for task in tasks]
         plain = self._score_plainly(reference)
         self._means, self._deviations = plain.mean(axis=1), np.maximum(plain.std(axis=1), 1e-12)
@@ -76,9 +76,9 @@ class ProgramScorer:
         self._folder.cleanup()
 
     @property
-    def statistics(self) -> list[FeatureStatistics | None]:
-        """The statistics of each member's training data; None for the cost model, which has none."""
-        return [facts.statistics for facts in self._facts]
+    def spread(self) -> float:
+        """The standard deviation of the cost model's log seconds over the reference."""
+        return self._physics.spread
 
     def score(self, indices: np.ndarray) -> np.ndarray:
         """float64 [members, c]: scores of candidates given as choice numbers [c, nc]; higher is faster."""

@@ -36,6 +36,7 @@ _EXPORTS = {
     "load_torch_weights": "models.torch_weights",
     "load_ranker": "ranking.runs",
     "rank_program": "ranking.own_program",
+    "score_layouts": "ranking.own_program",
     "open_dataset": "datasets.reader",
     "read_archive": "archives.npz",
     "read_benchmark": "nodes.datasets",

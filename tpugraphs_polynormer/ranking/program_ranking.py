@@ -178,7 +178,9 @@ class ProgramRanking:
         equal = "equal to the default within the noise; " if beside.is_equal else ""
         lines = [f"{heading}{equal}{beside} beside the default"]
         nodes = sum(len(change.nodes) for change in reasons.changes)
-        lines.append(f"   {nodes:,} nodes changed; what is lost if one change is undone:")
+        counted = "1 node" if nodes == 1 else f"{nodes:,} nodes"
+        unit = "of the gain " if beside.difference > 0 else ""
+        lines.append(f"   {counted} changed; how much {unit}is lost if one change is undone:")
         lines += [
             f"   {format_share(change, beside)}  {self.describe_change(change)}"
             for change in reasons.changes[:_NUM_PRINTED]
@@ -230,9 +232,7 @@ def describe_rest(reasons: Reasons) -> list[str]:
     lines = []
     if reasons.smallest is not None and len(reasons.smallest.changes) < len(reasons.changes):
         numbers = ", ".join(str(each + 1) for each in reasons.smallest.changes)
-        which = (
-            f"change {numbers} alone keeps" if len(reasons.smallest.changes) == 1 else f"changes {numbers} alone keep"
-        )
+        which = f"change {numbers} alone keeps" if "," not in numbers else f"changes {numbers} alone keep"
         lines.append(f"smallest change: {which} {100 * reasons.smallest.kept_share:.0f} % of the gain")
     if reasons.copies is not None:
         copies = reasons.copies

@@ -25,6 +25,7 @@ from tpugraphs_polynormer.ranking.runs import expand_runs, open_ranking_run, res
 from tpugraphs_polynormer.ranking.task import DatasetFacts
 from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
 
+_SIZES = (32, 256)  # numbers of candidates to which fewer are filled up: a trace of the model takes seconds
 NUM_REFERENCE = 512  # candidates of each way of drawing, by which the scores of a member are scaled
 
 
@@ -97,8 +98,15 @@ class ProgramScorer:
         return self._code_of[self.choices.starts + np.asarray(indices, np.int64)]
 
     def _score_plainly(self, indices: np.ndarray) -> np.ndarray:
-        given = GivenCandidates(self._split, self._encode(indices))
-        return np.stack([scorer.score_graph(given, 0) for scorer in self._scorers])
+        codes = self._encode(indices)
+        found = []
+        for run, scorer in zip(self.runs, self._scorers, strict=True):
+            rows = codes
+            if run.config.model.cross_candidates == "none":  # others would attend to the padding
+                size = next((each for each in _SIZES if each >= len(codes)), len(codes))
+                rows = np.concatenate([codes, np.repeat(codes[-1:], size - len(codes), axis=0)])
+            found.append(scorer.score_graph(GivenCandidates(self._split, rows), 0)[: len(codes)])
+        return np.stack(found)
 
 
 class GivenCandidates:

@@ -50,6 +50,7 @@ class AdditiveScorer:
     ) -> None:
         self.program, self.choices, self.graph = program, program.choices, featurize_module(program.module)
         self._values, self._pairs = values, pairs or {}
+        self.facts, self.spread = [SimpleNamespace(statistics=None)], 0.1
         self.num_scored = 0
 
     def score(self, indices: np.ndarray) -> np.ndarray:
@@ -64,8 +65,3 @@ class AdditiveScorer:
 def additive(*values: dict[tuple[int, int], float], **settings) -> AdditiveScorer:
     """An AdditiveScorer of `five_dots`."""
     return AdditiveScorer(presume_layouts(five_dots()), values, **settings)
-
-
-def one_member(calibration=None) -> SimpleNamespace:
-    """What rank_program knows of a run."""
-    return SimpleNamespace(run="run", collections=("layout:xla:random",), origin="simulated", calibration=calibration)

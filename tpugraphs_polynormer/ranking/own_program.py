@@ -115,32 +115,37 @@ def rank_program(
     """
     program = presume_layouts(program) if isinstance(program, Module) else program
     with ProgramScorer(_list(run_dirs), program, seed=seed) as scorer:
-        log = propose(scorer, budget=budget, seconds=seconds, seed=seed)
-        indices, scores = log.indices, log.scores
-        order = rank_candidates(scores.mean(axis=0))
         members = tuple(
             Member(str(run.path), run.config.data.names, facts.origin, read_calibration(run))
             for run, facts in zip(scorer.runs, scorer.facts, strict=True)
         )
-        graph = scorer.graph
-        novelty = max(
-            (measure_novelty(graph.node_feat, graph.node_opcode, facts.statistics) for facts in scorer.facts),
-            key=lambda each: each.outside_share,
-        )
-        copies, chosen = _find_copies(scorer), order[:top].tolist()
-        reasons = [explain_candidate(program, log.score, indices[number], copies=copies) for number in chosen]
-        spread = scorer.spread
+        log = propose(scorer, budget=budget, seconds=seconds, seed=seed)
+        return explain_best(scorer, log, members, top=top, seed=seed)
+
+
+def explain_best(
+    scorer: ProgramScorer, log: CandidateLog, members: Sequence[Member], *, top: int, seed: int
+) -> ProgramRanking:
+    """The ranking of all candidates of a log, the best `top` of them with reasons; the default is the log's first."""
+    program, graph = scorer.program, scorer.graph
+    indices, scores = log.indices, log.scores
+    order = rank_candidates(scores.mean(axis=0))
+    copies, chosen = _find_copies(scorer), order[:top].tolist()
     best = tuple(
         RankedCandidate(
             rank=rank,
             number=number,
-            beside_default=compare_candidates(members, scores[:, number] - scores[:, 0], spread),
-            beside_best=compare_candidates(members, scores[:, chosen[0]] - scores[:, number], spread),
-            reasons=why,
+            beside_default=compare_candidates(members, scores[:, number] - scores[:, 0], scorer.spread),
+            beside_best=compare_candidates(members, scores[:, chosen[0]] - scores[:, number], scorer.spread),
+            reasons=explain_candidate(program, log.score, indices[number], copies=copies),
         )
-        for rank, (number, why) in enumerate(zip(chosen, reasons, strict=True), start=1)
+        for rank, number in enumerate(chosen, start=1)
     )
-    return ProgramRanking(program, indices, scores, order, novelty, members, best, seed)
+    novelty = max(
+        (measure_novelty(graph.node_feat, graph.node_opcode, facts.statistics) for facts in scorer.facts),
+        key=lambda each: each.outside_share,
+    )
+    return ProgramRanking(program, indices, scores, order, novelty, tuple(members), best, seed)
 
 
 def score_layouts(run_dirs: RunDirs, program: Module | LayoutProgram, layouts: np.ndarray) -> np.ndarray:

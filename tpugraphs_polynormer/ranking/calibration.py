@@ -12,6 +12,7 @@ what it is there, and `Calibration.reach` tells.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from tpugraphs_polynormer.training.run_directory import RunDirectory
 CALIBRATION_NAME = "calibration.json"
 SCHEMA = 1
 LEVEL = 0.9  # the share of validation pairs inside the interval
+_logger = logging.getLogger(__name__)
 _NUM_CANDIDATES = 256  # of each graph
 _NUM_PAIRS = 4096  # of each graph
 _NUM_BINS = 12  # of d, with equally many pairs each
@@ -140,7 +142,11 @@ def calibrate_run(
                 spread = split.physics(number).spread
                 graphs.append((scorer.score_graph(split, number, numbers), runtimes, spread))
     calibration = fit_calibration(graphs, collections=names)
-    if calibration is not None:
+    if calibration is None:
+        _logger.warning(
+            "%s: no validation graph says how scores relate to runtimes; no calibration is written", run.path
+        )
+    else:
         run.write_json(CALIBRATION_NAME, asdict(calibration))
     return calibration
 

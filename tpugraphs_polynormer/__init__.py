@@ -42,6 +42,7 @@ _EXPORTS = {
     "judge_candidates": "compiler.program",
     "apply_layouts": "compiler.jax_layouts",
     "apply_to_hlo": "compiler.program",
+    "score_layouts": "ranking.own_program",
     "open_dataset": "datasets.reader",
     "read_archive": "archives.npz",
     "read_benchmark": "nodes.datasets",

@@ -130,7 +130,7 @@ class Inputs:
         predictions = tuple(f"{name.replace(':', '/')}/checksums.json" for name in COLLECTIONS)
         manifests = tuple(f"{name.replace(':', '/')}/manifest.json" for name in COLLECTIONS)
         workers, shards = ["--direct_num_workers=2"], ["--graphs-per-shard", "2"]
-        ranked, best = ["--candidates", "3000"], "ranking.npz"
+        ranked, best = ["--budget", "3000"], "ranking.npz"
         predicted = ["--predictions", str(self.predictions)]
         nodes = ["--name", "minesweeper", "--files", str(self.files), "--config", "nodes/small/minesweeper", *nodes]
         npz = str(next((self.archives / "npz" / "layout").rglob("*.npz")))

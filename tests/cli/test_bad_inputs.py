@@ -145,9 +145,10 @@ NUMBERS = {
         ("featurize", "--candidates", ("0", "-1")),
         ("rank", "--seed", ("-1",)),
         ("rank", "--top", ("-2", "0")),
-        ("rank", "--candidates", ("0", "-5")),
         ("tune", "--measurements", ("0", "many")),
         ("tune", "--batch", ("0", "2000")),
+        ("rank", "--budget", ("0", "-5", "200000")),
+        ("rank", "--seconds", ("0", "-1")),
         ("report", "--candidates", ("-1",)),
         ("preprocess", "--max-nodes", ("-1",)),
         ("preprocess", "--hops", ("-1",)),
@@ -305,6 +306,10 @@ ARCHIVES = {
     ),
     "rank a truncated program": Case(lambda p: ["rank", p.cut_program, "--run-dir", p.layout], ("truncated",)),
     "rank an archive": Case(lambda p: ["rank", p.archive, "--run-dir", p.layout], ("npz file",)),
+    "rank to another kind of file": Case(
+        lambda p: ["rank", p.program, "--run-dir", p.layout, "--output", p.folder / "ranking.csv"],
+        ("--output", "ranking.csv", "'.csv'", ".html, .json, .npz"),
+    ),
     "rank with a tile run": Case(lambda p: ["rank", p.program, "--run-dir", p.tile], ("layout run",)),
     "preprocess nothing": Case(
         lambda p: ["preprocess", "--archives", p.nothing, "--datasets", p.out], ("nothing", "--archives")
@@ -606,7 +611,7 @@ FILLING = {
         lambda p: ["featurize", p.program, "--output", p.full / "a.npz", "--candidates", 100_000], ("No space left",)
     ),
     "rank": Case(
-        lambda p: ["rank", p.program, "--run-dir", p.layout, "--output", p.full / "a.npz", "--candidates", 20_000],
+        lambda p: ["rank", p.program, "--run-dir", p.layout, "--output", p.full / "a.npz", "--budget", 20_000],
         ("No space left",),
     ),
     "report": Case(lambda p: runs(p, "report", p.layout, "--output", p.full / "a.html"), ("No space left",)),

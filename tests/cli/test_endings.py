@@ -82,8 +82,9 @@ def test_stages_of_trained_runs_say_what_they_read_and_where_they_wrote(trained,
     told = last_line(caplog, "export", *runs, *data, "--output", model)
     assert told.startswith(f"{model}: a SavedModel of ") and told.endswith(f"best weights in {trained.layout}")
     (tmp_path / "p.hlo.pb").write_bytes(serialize_module(small_cnn()))
-    told = last_line(caplog, "rank", tmp_path / "p.hlo.pb", *runs, "--candidates", 9, "--output", tmp_path / "r.npz")
-    assert told == f"{tmp_path / 'p.hlo.pb'}: 9 candidates ranked by {trained.layout}, all in {tmp_path / 'r.npz'}"
+    told = last_line(caplog, "rank", tmp_path / "p.hlo.pb", *runs, "--budget", 9, "--output", tmp_path / "r.npz")
+    ranked = "9 distinct candidates ranked by 1 runs, the best 5 above"
+    assert told == f"{tmp_path / 'p.hlo.pb'}: {ranked}, written to {tmp_path / 'r.npz'}"
     shutil.copytree(trained.tree / "npz" / FOLDER, tmp_path / "tree" / "npz" / FOLDER)
     csv = tmp_path / "submission.csv"
     told = last_line(caplog, "submit", "--archives", tmp_path / "tree", "--predictions", output, "--output", csv)

@@ -16,6 +16,7 @@ from tpugraphs_polynormer.hlo.module import (
     Computation,
     ConvolutionDimensions,
     Instruction,
+    Metadata,
     Module,
     PaddingDimension,
     Shape,
@@ -85,7 +86,7 @@ ENTRY %main (x: f32[4,5]) -> f32[4] {
                 (
                     Instruction(4, "parameter", Shape(11, (4, 5), (), (0, 1)), "x"),
                     Instruction(5, "constant", scalar, "zero"),
-                    Instruction(6, "reduce", array(4), "sum", (4, 5), (1,), dimensions=(1,)),
+                    Instruction(6, "reduce", array(4), "sum", (4, 5), (1,), dimensions=(1,), metadata=Metadata("sum")),
                 ),
             ),
         ),

@@ -14,6 +14,7 @@ from tpugraphs_polynormer.config.loader import ConfigError
 from tpugraphs_polynormer.config.schema import load_config
 from tpugraphs_polynormer.datasets.batch_plan import BATCH_SIZES
 from tpugraphs_polynormer.ranking.baselines import CostScorer, RandomScorer
+from tpugraphs_polynormer.ranking.calibration import read_calibration
 from tpugraphs_polynormer.ranking.evaluate import evaluate_runs, format_evaluations
 from tpugraphs_polynormer.ranking.export import export_ranker
 from tpugraphs_polynormer.ranking.metrics import rank_candidates
@@ -24,6 +25,7 @@ from tpugraphs_polynormer.ranking.runs import load_ranker
 from tpugraphs_polynormer.ranking.submission import prediction_path, read_prediction
 from tpugraphs_polynormer.ranking.task import train_ranking
 from tpugraphs_polynormer.ranking.traced_steps import trace_ranking_step
+from tpugraphs_polynormer.training.run_directory import RunDirectory
 
 CPU = tf.distribute.OneDeviceStrategy("CPU:0")
 
@@ -85,10 +87,18 @@ def test_needs_no_training_data(tmp_path):
         (folder / f"{entry.name}.npz").symlink_to(simulated_archive(LAYOUT, "valid", entry.name))
     preprocess_here(tmp_path / "in", tmp_path / "out", LAYOUT)
     train_ranking(cost_config(), tmp_path / "out", tmp_path / "run", strategy=CPU)
+    evaluate_runs([tmp_path / "run"], tmp_path / "out", split="valid", output=tmp_path / "elsewhere")
+    run = RunDirectory.open(tmp_path / "run")
+    assert read_calibration(run) is None  # only an evaluation that writes to the run does that
     (evaluation,) = evaluate_runs([tmp_path / "run"], tmp_path / "out", split="valid")
     assert evaluation.summarize()["overall"]["tau"] > 0.8
-    ranking = rank_program(tmp_path / "run", small_cnn(), num_candidates=20)
+    calibration = read_calibration(run)
+    assert calibration.num_graphs == len(evaluation.graphs) and calibration.collections == (LAYOUT,)
+    mean, low, high = calibration.estimate(1.0, 0.1)  # the runtimes are the cost model's, with little noise
+    assert mean == pytest.approx(0.1, rel=0.1) and 0 < low < mean < high
+    ranking = rank_program(tmp_path / "run", small_cnn(), budget=20)
     assert len(ranking.order) == 20 and ranking.novelty.unseen_opcodes == ()
+    assert ranking.best[0].beside_default.gain.percent >= 0
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from typing import IO, NamedTuple
 
 from apache_beam.io.filesystems import FileSystems
 
+from tpugraphs_polynormer.archives.estimated import name_origin
 from tpugraphs_polynormer.beam.plan import Job, PreprocessError, ShardPlan, folder_of
 from tpugraphs_polynormer.catalog import SPLITS, find_collection
 from tpugraphs_polynormer.datasets.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest, serialize_manifest
@@ -152,9 +153,15 @@ def _write_manifest(job: Job, collection: str, plans: Sequence[ShardPlan], found
         statistics=train_statistics(found.values()),
         num_rejected=len(rejected),
         excluded=dict(job.excluded.get(collection, {})),
+        origin=_join_origins(plans),
     )
     publish_text(folder, SCHEMA_NAME, schema_text(kind))
     publish_text(folder, MANIFEST_NAME, serialize_manifest(manifest))  # last: it is the commit
+
+
+def _join_origins(plans: Sequence[ShardPlan]) -> str:
+    """Where the runtimes come from: what the file beside the archives says of the first archive of each shard."""
+    return "; ".join(dict.fromkeys(name_origin(plan.sources[0]) for plan in plans))
 
 
 def check_commit(job: Job) -> None:

@@ -1,9 +1,8 @@
-"""The stages after training: evaluate, predict, submit, report, export, rank."""
+"""The stages after training: evaluate, predict, submit, report, export."""
 
 from __future__ import annotations
 
 import argparse
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,13 +13,13 @@ from tpugraphs_polynormer.cli.options import (
     add_number,
     add_path,
     add_runs,
-    add_seed,
     add_strategy,
     check_output,
     conclude,
     make_chosen_strategy,
 )
 from tpugraphs_polynormer.cli.parser import add_stage
+from tpugraphs_polynormer.cli.rank import add_rank
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.process import import_tensorflow
 
@@ -246,46 +245,4 @@ def _run_export(args: argparse.Namespace) -> None:
     conclude(f"{args.output}: a SavedModel of {size:,} bytes, of the best weights in {args.run_dir}")
 
 
-def _add_rank(stages: argparse._SubParsersAction) -> None:
-    rank = add_stage(
-        stages,
-        "rank",
-        "rank layout candidates of your own program (HLO text or protobuf)",
-        _run_rank,
-        [
-            "program.hlo.pb --run-dir runs/xla_random",
-            "program.hlo.pb --run-dir runs/xla_random --candidates 5000 --output ranking.npz",
-        ],
-    )
-    add_path(rank, "program", "FILE", "HLO text, HloProto or HloModuleProto, such as program.txt or program.hlo.pb")
-    add_path(rank, "--run-dir", "DIR", "a run trained on a layout collection", required=True)
-    add_number(rank, "--candidates", 1, "how many to draw and score", default=1000)
-    rank.add_argument("--mode", choices=("default", "random", "consistent"), default="default", help="how to draw")
-    add_seed(rank, "the drawn candidates")
-    add_number(rank, "--top", 1, "how many of the best to print", default=5)
-    add_path(rank, "--output", "FILE", "also write candidates, scores and ranking to this npz file")
-
-
-def _run_rank(args: argparse.Namespace) -> None:
-    from tpugraphs_polynormer.archives.featurize import read_program
-
-    if args.output:
-        check_output("--output", args.output, args.program, kind="file")
-    module = read_program(args.program)
-    import_tensorflow()
-    from tpugraphs_polynormer.archives.writer import write_npz
-    from tpugraphs_polynormer.ranking.own_program import rank_program
-
-    ranking = rank_program(args.run_dir, module, num_candidates=args.candidates, seed=args.seed, mode=args.mode)
-    logging.getLogger("tpugraphs_polynormer").warning("%s", ranking.novelty)
-    print(ranking.describe(args.top))
-    if args.output:
-        arrays = {"node_config_feat": ranking.candidates, "scores": ranking.scores, "ranking": ranking.order}
-        write_npz(args.output, arrays)
-    where = (
-        f"all in {args.output}" if args.output else f"the best {args.top:,} above, none written (--output writes all)"
-    )
-    conclude(f"{args.program}: {len(ranking.order):,} candidates ranked by {args.run_dir}, {where}")
-
-
-STAGES = (_add_evaluate, _add_predict, _add_submit, _add_report, _add_export, _add_rank)
+STAGES = (_add_evaluate, _add_predict, _add_submit, _add_report, _add_export, add_rank)

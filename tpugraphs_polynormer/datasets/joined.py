@@ -41,6 +41,7 @@ class JoinedDataset(RankingDataset):
             statistics=measure_statistics(parts),
             num_rejected=sum(part.manifest.num_rejected for part in parts),
             excluded={},
+            origin="; ".join(dict.fromkeys(part.manifest.origin for part in parts)),
         )
         entries = [entry for split in self.manifest.splits.values() for shard in split.shards for entry in shard.graphs]
         self._typical_noise = typical_noise(entry.noise for entry in entries)

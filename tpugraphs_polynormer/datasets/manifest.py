@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from tpugraphs_polynormer.archives.estimated import UNKNOWN
 from tpugraphs_polynormer.catalog import COLLECTIONS, NUM_NODE_FEATURES, NUM_OPCODES
 from tpugraphs_polynormer.config.parser import ParseError, parse_dataclass
 from tpugraphs_polynormer.datasets.statistics import SIZE_NAMES, FeatureStatistics, summarize_sizes
@@ -96,6 +97,7 @@ class Manifest:
     statistics: FeatureStatistics | None  # of the train split; None if it has no graphs
     num_rejected: int
     excluded: dict[str, tuple[str, ...]]  # split -> names of the graphs that the user left out, sorted
+    origin: str = UNKNOWN  # of the runtimes, see archives/estimated.py
 
 
 def serialize_manifest(manifest: Manifest) -> str:

@@ -113,6 +113,11 @@ class GraphPhysics:
         if not np.isfinite([self._mean, self._deviation, self._mean_seconds, self._deviation_seconds]).all():
             raise ValueError("seconds that are not finite")
 
+    @property
+    def spread(self) -> float:
+        """The standard deviation of log seconds over the reference; 0 if the cost model cannot read the graph."""
+        return 0.0 if self._price is None else self._deviation
+
     def total(self, codes: np.ndarray) -> np.ndarray:
         """float64 [k]: log seconds of the candidates with codes [k, s], centred and scaled by the graph's reference.
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from tpugraphs_polynormer.archives.estimated import DOWNLOADS_NAME
 from tpugraphs_polynormer.archives.indices import read_index_file
 from tpugraphs_polynormer.download.http import DownloadError, DownloadOptions, ask_size, fetch_file, part_path, size_of
 from tpugraphs_polynormer.download.sources import (
@@ -22,7 +23,7 @@ from tpugraphs_polynormer.download.unpack import unpack_archive
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import only_writer, write_text
 
-RECORDS_NAME = "downloads.json"
+RECORDS_NAME = DOWNLOADS_NAME
 _logger = logging.getLogger(__name__)
 
 

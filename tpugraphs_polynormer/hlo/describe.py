@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tpugraphs_polynormer.hlo.choices import Choices
@@ -37,6 +39,12 @@ def describe_layouts(opcode: str, row: np.ndarray) -> str:
     """The 18 integers of one node as text; a reshape has no kernel."""
     tensors = np.asarray(row).reshape(3, 6)[: 2 if opcode == "reshape" else 3]
     return " ".join(f"{name} {_layout(dims)}" for name, dims in zip(_TENSORS, tensors, strict=False))
+
+
+def describe_difference(old: Sequence[int], new: Sequence[int]) -> str:
+    """The tensors of one node whose layouts differ between two rows of 18 integers, the old layout before the new."""
+    pairs = zip(_TENSORS, np.reshape(old, (3, 6)), np.reshape(new, (3, 6)), strict=True)
+    return ", ".join(f"{name} {_layout(a)} -> {_layout(b)}" for name, a, b in pairs if (a != b).any())
 
 
 def describe_shape(shape: Shape) -> str:

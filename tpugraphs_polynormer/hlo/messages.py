@@ -43,11 +43,17 @@ _FIELDS = {
         "1 shape Shape, 2 preds bool*, 4 s32s int32*, 5 s64s int64*, 6 u32s uint32*, 7 u64s uint64*, 8 f32s float*, "
         "9 f64s double*, 11 f16s bytes, 13 bf16s bytes"
     ),
+    "Metadata": "2 op_name bytes, 3 source_file bytes, 4 source_line int32, 15 stack_frame_id int32",
+    "FileLocation": "1 file_name_id int32, 3 line int32",
+    "StackFrame": "1 file_location_id int32",
+    # The ids count from 1; 0 is none.
+    "StackFrames": "1 file_names bytes*, 3 file_locations FileLocation*, 4 stack_frames StackFrame*",
     "ProgramShape": "1 parameters Shape*, 2 result Shape, 3 parameter_names bytes*",
     # A literal is read as bytes: the same on the wire as the message, and its values are not looked at.
     "Instruction": (
-        "1 name bytes, 2 opcode bytes, 3 shape Shape, 8 literal bytes, 9 parameter_number int64, 11 fusion_kind bytes, "
-        "13 tuple_index int64, 14 dimensions int64*, 15 window Window, 16 convolution ConvolutionDimensions, "
+        "1 name bytes, 2 opcode bytes, 3 shape Shape, 7 metadata Metadata, 8 literal bytes, 9 parameter_number int64, "
+        "11 fusion_kind bytes, 13 tuple_index int64, 14 dimensions int64*, 15 window Window, "
+        "16 convolution ConvolutionDimensions, "
         "17 slice_dimensions SliceDimension*, 20 dynamic_slice_sizes int64*, 21 padding Padding, "
         "23 distribution int32, 28 custom_call_target bytes, 29 outfeed_shape Shape, 30 dot DotDimensions, "
         "33 gather GatherDimensions, 34 gather_slice_sizes int64*, 35 id int64, 36 operand_ids int64*, "
@@ -57,7 +63,7 @@ _FIELDS = {
     "Computation": "1 name bytes, 2 instructions Instruction*, 5 id int64, 6 root_id int64",
     "Module": (
         "1 name bytes, 2 entry_computation_name bytes, 3 computations Computation*, 4 program_shape ProgramShape, "
-        "5 id int64, 6 entry_computation_id int64"
+        "5 id int64, 6 entry_computation_id int64, 17 stack_frame_index StackFrames"
     ),
     "HloProto": "1 module Module",
     "TileSizes": "1 kernel_bounds int64*, 2 output_bounds int64*, 3 input_bounds int64*, 4 iteration_bounds int64*",

@@ -92,11 +92,25 @@ class ScatterDimensions:
 
 
 @dataclass(frozen=True, slots=True)
+class Metadata:
+    """What the framework noted about an instruction: the operation, and the line of the source that made it."""
+
+    op_name: str = ""
+    source_file: str = ""
+    source_line: int = 0
+
+    @property
+    def source(self) -> str:
+        """`model.py:12`; empty if the file is unknown."""
+        return f"{self.source_file}:{self.source_line}" if self.source_file else ""
+
+
+@dataclass(frozen=True, slots=True)
 class Instruction:
     """One HLO instruction; absent optional fields are 0 or empty, as in the protobuf.
 
     No feature depends on the fields from `literal` on; XLA needs them to accept the module. `literal` is a serialized
-    LiteralProto, because programs with stored weights have large ones that nobody looks into.
+    LiteralProto, because programs with stored weights have large ones that nobody looks into. `metadata` is for people.
     """
 
     id: int
@@ -126,6 +140,7 @@ class Instruction:
     gather_slice_sizes: tuple[int, ...] = ()
     scatter: ScatterDimensions | None = None
     comparison_direction: str = ""
+    metadata: Metadata | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from tpugraphs_polynormer.hlo.module import (
     DotDimensions,
     GatherDimensions,
     Instruction,
+    Metadata,
     Module,
     PaddingDimension,
     ScatterDimensions,
@@ -95,31 +96,57 @@ class _Shapes(dict[bytes, Shape]):
         return shape
 
 
+class _Sources:
+    """The source locations of a module, by the numbers of its stack frames, which count from 1."""
+
+    def __init__(self, message: Any) -> None:
+        files = ["", *map(_text, message.file_names)]
+        places = [("", 0)]
+        for each in message.file_locations:
+            is_known = 0 < each.file_name_id < len(files)
+            places.append((files[each.file_name_id], each.line) if is_known else ("", 0))
+        ids = [each.file_location_id for each in message.stack_frames]
+        self._frames = [("", 0), *(places[each] if 0 < each < len(places) else ("", 0) for each in ids)]
+
+    def metadata(self, message: Any) -> Metadata | None:
+        """The record of a Metadata message; None if it says nothing."""
+        frame, place = message.stack_frame_id, ("", 0)
+        if message.source_file:
+            place = _text(message.source_file), message.source_line
+        elif 0 < frame < len(self._frames):
+            place = self._frames[frame]
+        op_name = _text(message.op_name)
+        return Metadata(op_name, *place) if op_name or place[0] else None
+
+
 def to_module(message: Any) -> Module:
     """The record of a Module message."""
-    shapes = _Shapes()
+    shapes, sources = _Shapes(), _Sources(message.stack_frame_index)
     return Module(
         name=_text(message.name),
-        computations=tuple(_computation(each, shapes) for each in message.computations),
+        computations=tuple(_computation(each, shapes, sources) for each in message.computations),
         entry_computation_id=message.entry_computation_id,
     )
 
 
-def _computation(message: Any, shapes: _Shapes) -> Computation:
+def _computation(message: Any, shapes: _Shapes, sources: _Sources) -> Computation:
     return Computation(
         id=message.id,
         name=_text(message.name),
         root_id=message.root_id,
-        instructions=tuple(_instruction(each, shapes) for each in message.instructions),
+        instructions=tuple(_instruction(each, shapes, sources) for each in message.instructions),
     )
 
 
-def _instruction(message: Any, shapes: _Shapes) -> Instruction:
+def _instruction(message: Any, shapes: _Shapes, sources: _Sources) -> Instruction:
     """The record of one instruction; only present fields are read, because each access is slow."""
     fields: dict[str, Any] = {"id": 0, "opcode": "", "shape": _NO_SHAPE}
     for descriptor, value in message.ListFields():
         name = descriptor.name
-        fields[name] = shapes[value.SerializeToString()] if name == "shape" else _CONVERTERS[name](value)
+        if name == "shape":
+            fields[name] = shapes[value.SerializeToString()]
+        else:
+            fields[name] = sources.metadata(value) if name == "metadata" else _CONVERTERS[name](value)
     return Instruction(**fields)
 
 

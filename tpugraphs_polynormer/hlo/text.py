@@ -3,7 +3,7 @@
 The records are those of the module's protobuf, up to ids: the text has none, so instructions and computations are
 numbered as they occur. It reads the forms that XLA has printed over the years: operands with and without shapes, names
 with and without %, computations by name or in place, comments, and the short form of asynchronous operations. Literals,
-metadata, sharding and backend configurations are skipped.
+sharding and backend configurations are skipped.
 
 Order of the nodes (text_order.py): instructions are in the protobuf's order; the text of a scheduled module has them in
 the order of execution, and they are put back. Computations are in the protobuf's order for programs that are not
@@ -19,6 +19,7 @@ from typing import Any
 from tpugraphs_polynormer.hlo.module import Computation, Instruction, Module, Shape
 from tpugraphs_polynormer.hlo.text_attributes import DEFAULTS, Attributes
 from tpugraphs_polynormer.hlo.text_body import Body
+from tpugraphs_polynormer.hlo.text_metadata import TABLES, SourceTables
 from tpugraphs_polynormer.hlo.text_order import order_computations
 from tpugraphs_polynormer.hlo.text_scanner import ARRAY, MAX_NESTING, NAME, Scanner
 
@@ -28,8 +29,8 @@ _START = re.compile(rf"{_SKIPPED}(?:HloModule(?=[\s,:]|\Z)|ENTRY\s|%{NAME}\s*[({
 _START_BYTES = 65536  # where a text that begins with long comments must have its first word
 
 _HEADER = re.compile(r"\s*HloModule\b[ \t]*([^\s,:]*)[ \t]*:?")
-_TABLE = re.compile(r"\s*(?:FileNames|FunctionNames|FileLocations|StackFrames)\b(?!\s*[({])")
-_TABLE_ROW = re.compile(r"\s*\d+[ \t]*(?=[\"{])", re.ASCII)
+_TABLE = re.compile(rf"\s*({'|'.join(TABLES)})\b(?!\s*[({{])")
+_TABLE_ROW = re.compile(r"\s*(\d+)[ \t]*(?=[\"{])", re.ASCII)
 _COMPUTATION = re.compile(rf"(ENTRY\b\s*)?(?:%?({NAME})\s*)?(?=[({{])", re.ASCII)
 _ARROW = re.compile(r"\s*->\s*")
 _OPEN = re.compile(r"\s*\{")
@@ -40,6 +41,7 @@ _LITERAL = re.compile(r"[^()\"]*\)")
 _ATTRIBUTE = re.compile(r"\s*,\s*([A-Za-z_][\w.\-]*)\s*=[ \t]*", re.ASCII)
 _CALLEES = re.compile(rf"\s*(?:%?({NAME})|\{{\s*((?:%?{NAME}\s*(?:,\s*%?{NAME}\s*)*)?)\}})", re.ASCII)
 _COMMA = re.compile(r"\s*,")
+_MAX_DIGITS = 10  # of the number of a row in a table
 
 # Attributes that name computations, in the order in which XLA stores them.
 _CALLS = (
@@ -73,6 +75,7 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self._scanner = Scanner(text)
         self._text = self._scanner.text
+        self._sources = SourceTables()
         self._attributes = Attributes(self._scanner)
         self._name = ""
         self._scheduled = False
@@ -113,6 +116,8 @@ class _Reader:
             position = table.end()
             while row := _TABLE_ROW.match(self._text, position):
                 position = self._scanner.end_of_value(row.end())
+                if len(row[1]) < _MAX_DIGITS:
+                    self._sources.add_row(table[1], int(row[1]), self._text[row.end() : position])
         return position
 
     def _read_computation(self, position: int) -> int:
@@ -224,6 +229,8 @@ class _Reader:
             position = self._scanner.end_of_value(start)
             if name == "control-predecessors":
                 body.add_predecessors(start, position)
+            elif name == "metadata":
+                fields["metadata"] = self._sources.read(self._text[start:position])
             else:
                 self._attributes.read(name, start, position, fields)
         if callees:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.module import ConvolutionDimensions, Instruction, Module, Shape, WindowDimension
 from tpugraphs_polynormer.hlo.text_attributes import DEFAULTS
+from tpugraphs_polynormer.hlo.text_metadata import format_metadata
 from tpugraphs_polynormer.hlo.text_scanner import BUFFER, TUPLE, TYPE_NUMBERS, UNBOUNDED
 
 _TYPE_NAMES = {number: name for name, number in TYPE_NUMBERS.items()}
@@ -22,7 +23,7 @@ _LISTS = {"conditional": "branch_computations", "custom-call": "called_computati
 
 
 def serialize_text(module: Module) -> str:
-    """The HLO text of a module, without literals and metadata, which the records do not contain.
+    """The HLO text of a module, without literals, of which the records have only the bytes.
 
     A name that HLO text cannot contain, or that occurs twice, is replaced by the opcode and the id.
     """
@@ -103,6 +104,8 @@ def _attributes(instruction: Instruction, called: list[str]) -> list[str]:
         found.append(f"{_LISTS.get(instruction.opcode, 'called_computations')}={{{', '.join(called)}}}")
     elif called:
         found += [f"{key}={name}" for key, name in zip(keys, called, strict=True)]
+    if instruction.metadata is not None:
+        found.append(f"metadata={format_metadata(instruction.metadata)}")
     return found
 
 

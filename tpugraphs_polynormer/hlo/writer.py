@@ -72,6 +72,11 @@ def _fill_instruction(message: Any, instruction: Instruction) -> None:
         if (record := getattr(instruction, name)) is not None:
             getattr(message, name).SetInParent()  # the message is present even if every number is 0
             _copy_fields(getattr(message, name), record)
+    if (metadata := instruction.metadata) is not None:
+        texts = {"op_name": metadata.op_name.encode(), "source_file": metadata.source_file.encode()}
+        for name, value in (texts | {"source_line": metadata.source_line}).items():
+            if value:
+                setattr(message.metadata, name, value)
     if instruction.outfeed_shape is not None:
         _fill_shape(message.outfeed_shape, instruction.outfeed_shape)
     for dimension in instruction.slice_dimensions:

@@ -13,6 +13,7 @@ from typing import Any
 from tpugraphs_polynormer.archives.indices import find_indices
 from tpugraphs_polynormer.files import write_text, writing
 from tpugraphs_polynormer.ranking.baselines import BASELINES
+from tpugraphs_polynormer.ranking.calibration import calibrate_run
 from tpugraphs_polynormer.ranking.metrics import GraphMetrics, summarize
 from tpugraphs_polynormer.ranking.runs import expand_runs, label_runs, load_ranker, open_ranking_run
 from tpugraphs_polynormer.ranking.scorer import choose_candidates, evaluate_split
@@ -41,7 +42,13 @@ class RunEvaluation:
 
 
 def evaluate_run(
-    run_dir: Path, data_dir: Path | str, *, split: str, indices_dir: Path | str | None = None, label: str | None = None
+    run_dir: Path,
+    data_dir: Path | str,
+    *,
+    split: str,
+    indices_dir: Path | str | None = None,
+    label: str | None = None,
+    calibrates: bool = False,
 ) -> RunEvaluation:
     """The metrics of one run on every graph of a split, of all collections that it was trained on.
 
@@ -51,6 +58,7 @@ def evaluate_run(
       indices_dir: folder of the official index files, which name the candidates to use (layout collections). Without
         it, and for tiles, all candidates are used.
       label: name of the run in tables; by default that of its folder.
+      calibrates: also write the run's calibration (calibration.py), which `tpugraphs rank` reads.
     """
     run = open_ranking_run(run_dir)
     names = run.config.data.names
@@ -64,6 +72,8 @@ def evaluate_run(
         graphs += evaluate_split(scorer, opened, **same, progress=True)
         for each, baseline in BASELINES.items():
             baselines[each] += evaluate_split(baseline, opened, **same)
+    if calibrates:
+        calibrate_run(run_dir, data_dir, scorer=scorer)
     protocol = "official indices" if indices[names[0]] is not None else "all candidates"
     return RunEvaluation(label or label_runs([run_dir])[0], ", ".join(names), split, protocol, graphs, baselines)
 
@@ -76,12 +86,16 @@ def evaluate_runs(
     indices_dir: Path | str | None = None,
     output: Path | None = None,
 ) -> list[RunEvaluation]:
-    """The evaluation of each run, written as `evaluation-<split>.csv` and `.json` to the run or `<output>/<label>`."""
+    """The evaluation of each run, written as `evaluation-<split>.csv` and `.json` to the run or `<output>/<label>`.
+
+    With the validation split and without `output`, a layout run also gets its calibration.
+    """
     runs = expand_runs(run_dirs)
     labels = label_runs(runs)
     results = []
     for run, label in zip(runs, labels, strict=True):
-        result = evaluate_run(run, data_dir, split=split, indices_dir=indices_dir, label=label)
+        names = {"indices_dir": indices_dir, "label": label}
+        result = evaluate_run(run, data_dir, split=split, **names, calibrates=split == "valid" and output is None)
         _write(run if output is None else Path(output) / label, result)
         results.append(result)
     return results

@@ -1,107 +1,175 @@
-"""Ranks layout candidates of a user's own HLO program with a trained run."""
+"""Ranks layout candidates of a user's own HLO program with trained runs, and scores candidates that the user gives."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
-from tpugraphs_polynormer.hlo.choices import enumerate_choices
-from tpugraphs_polynormer.hlo.describe import describe_candidate
-from tpugraphs_polynormer.hlo.layout_program import presume_layouts
+from tpugraphs_polynormer.hlo.layout_flow import ProgramLayouts
+from tpugraphs_polynormer.hlo.layout_program import LayoutProgram, number_layouts, presume_layouts
 from tpugraphs_polynormer.hlo.module import Module
-from tpugraphs_polynormer.hlo.opcodes import OPCODE_NAMES
-from tpugraphs_polynormer.hlo.sampling import draw_indices, gather_layouts
+from tpugraphs_polynormer.hlo.sampling import draw_indices
+from tpugraphs_polynormer.ranking.calibration import read_calibration
 from tpugraphs_polynormer.ranking.metrics import rank_candidates
+from tpugraphs_polynormer.ranking.program_ranking import (
+    Member,
+    ProgramRanking,
+    RankedCandidate,
+    compare_candidates,
+    measure_novelty,
+)
 from tpugraphs_polynormer.ranking.program_scorer import ProgramScorer
+from tpugraphs_polynormer.ranking.reasons import explain_candidate
+from tpugraphs_polynormer.simulator.copies import ProgramCopies
+
+_BLOCK = 256  # candidates that are drawn and scored at a time
+# Near the default, with nodes of a group tied and free; with operands that agree with their producers; anywhere.
+_WAYS = (("default", True), ("default", False), ("consistent", True), ("random", True))
+RunDirs = Sequence[Path | str] | Path | str
 
 
-@dataclass(frozen=True)
-class Novelty:
-    """The share of a program that the training data does not cover."""
+class CandidateLog:
+    """All candidates that were scored, each once; scoring one again costs nothing.
 
-    unseen_opcodes: tuple[str, ...]  # the program's opcodes that no training graph has
-    unseen_share: float  # of nodes with such an opcode
-    outside_share: float  # of nodes with a feature outside the range of the training nodes
-
-    def __str__(self) -> str:
-        unseen = f", with opcodes never trained on: {', '.join(self.unseen_opcodes)}" if self.unseen_opcodes else ""
-        return (
-            f"{100 * self.outside_share:.1f} % of the program's nodes have features outside the training data's range, "
-            f"{100 * self.unseen_share:.1f} % an unseen opcode{unseen}"
-        )
-
-
-@dataclass(frozen=True)
-class ProgramRanking:
-    """The ranked candidates of a program.
-
-    `candidates` [c, nc, 18] are layouts of the nc config nodes, the compiler's default first. `scores` [c]: higher is
-    faster. `order` [c]: candidate indices, predicted fastest first.
+    Args:
+      scorer: of the program.
     """
 
-    module: Module
-    candidates: np.ndarray
-    scores: np.ndarray
-    order: np.ndarray
-    novelty: Novelty
+    def __init__(self, scorer: ProgramScorer) -> None:
+        self._scorer = scorer
+        self._numbers: dict[bytes, int] = {}
+        self._means: list[float] = []
+        self._indices: list[np.ndarray] = []
+        self._scores: list[np.ndarray] = []
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def score(self, indices: np.ndarray) -> np.ndarray:
+        """float64 [c]: the mean scores over members of candidates [c, nc]; higher is faster."""
+        rows = np.ascontiguousarray(indices, np.int16)
+        numbers = [self._numbers.get(row.tobytes(), -1) for row in rows]
+        if -1 in numbers:
+            new = list({row.tobytes(): row for row, number in zip(rows, numbers, strict=True) if number < 0}.values())
+            self._numbers |= {row.tobytes(): len(self) + position for position, row in enumerate(new)}
+            self._indices.append(np.stack(new))
+            self._scores.append(self._scorer.score(self._indices[-1]))
+            self._means += self._scores[-1].mean(axis=0).tolist()
+            numbers = [self._numbers[row.tobytes()] for row in rows]
+        return np.array([self._means[number] for number in numbers])
 
     @property
-    def default_rank(self) -> int:
-        """The rank of the compiler's default (candidate 0); 1 is the fastest."""
-        return int(np.flatnonzero(self.order == 0)[0]) + 1
+    def indices(self) -> np.ndarray:
+        """int16 [c, nc]: the distinct candidates, in the order in which they were first scored."""
+        return np.concatenate(self._indices)
 
-    def describe(self, most: int) -> str:
-        """A text of the best `most` candidates and their differences from the compiler's default."""
-        choices = enumerate_choices(self.module)
-        spread = float(self.scores.std()) or 1.0
-        lines = [f"the compiler's default is predicted at rank {self.default_rank} of {len(self.order)}"]
-        for rank, candidate in enumerate(self.order[:most], start=1):
-            gain = (self.scores[candidate] - self.scores[0]) / spread
-            lines.append(f"{rank}. candidate {candidate}: {gain:+.2f} standard deviations faster than the default")
-            changes = describe_candidate(self.module, choices, self.candidates[candidate], reference=self.candidates[0])
-            lines += [f"     {change}" for change in changes] or ["     the compiler's default"]
-        return "\n".join(lines)
+    @property
+    def scores(self) -> np.ndarray:
+        """float64 [members, c]."""
+        return np.concatenate(self._scores, axis=1)
+
+
+def propose(scorer: ProgramScorer, *, budget: int, seconds: float | None = None, seed: int = 0) -> CandidateLog:
+    """The distinct candidates that are worth looking at, scored; the default is the first.
+
+    Args:
+      scorer: of the program.
+      budget: how many are scored at most. seconds: after which no more are scored; None for no limit.
+      seed: of what is drawn.
+    """
+    log, started = CandidateLog(scorer), time.monotonic()
+    log.score(np.zeros((1, len(scorer.choices.node_ids)), np.int16))
+    streams = [draw_indices(scorer.choices, budget, seed=seed, mode=mode, tied=tied) for mode, tied in _WAYS]
+    pool = np.stack(streams, axis=1).reshape(-1, streams[0].shape[1])  # the ways in turn
+    _, first = np.unique(pool, axis=0, return_index=True)
+    pool = pool[np.sort(first)][1:]  # without the default
+    for start in range(0, len(pool), _BLOCK):
+        rows = pool[start : min(start + _BLOCK, budget - 1)]
+        if not len(rows) or (seconds is not None and time.monotonic() - started > seconds):
+            break
+        log.score(rows)
+    return log
 
 
 def rank_program(
-    run_dirs: Sequence[Path | str] | Path | str,
-    module: Module,
+    run_dirs: RunDirs,
+    program: Module | LayoutProgram,
     *,
-    num_candidates: int = 1000,
+    budget: int = 1000,
+    seconds: float | None = None,
+    top: int = 5,
     seed: int = 0,
-    mode: str = "default",
 ) -> ProgramRanking:
-    """The layout candidates of a program, drawn at random, the compiler's default first, ranked by trained runs.
+    """Layout candidates of a program, ranked by trained runs, the best ones with reasons.
 
     Args:
       run_dirs: a run trained on a layout collection, or several, whose scores are averaged.
-      module: the program, from `hlo.program.parse_program`, `hlo.from_jax` or `hlo.from_tf`.
-      num_candidates, seed, mode: see `hlo.sampling.draw_candidates`.
+      program: from `hlo.program.parse_program`, `hlo.from_jax` or `hlo.from_tf`, whose default is presumed; or a
+        LayoutProgram, such as the TPU compiler's.
+      budget, seconds: of the candidates that are scored, see `propose`.
+      top: how many of the best are explained.
+      seed: of the candidates and of the scale of scores.
     """
-    paths = [run_dirs] if isinstance(run_dirs, str | Path) else run_dirs
-    with ProgramScorer(paths, presume_layouts(module), seed=seed) as scorer:
-        indices = draw_indices(scorer.choices, num_candidates, seed=seed, mode=mode)
-        scores = scorer.score(indices).mean(axis=0)
-        novelty = measure_novelty(scorer.node_feat, scorer.node_opcode, scorer.statistics[0])
-    candidates = gather_layouts(scorer.choices, indices)
-    return ProgramRanking(module, candidates, scores, rank_candidates(scores), novelty)
+    program = presume_layouts(program) if isinstance(program, Module) else program
+    with ProgramScorer(_list(run_dirs), program, seed=seed) as scorer:
+        members = tuple(
+            Member(str(run.path), run.config.data.names, facts.origin, read_calibration(run))
+            for run, facts in zip(scorer.runs, scorer.facts, strict=True)
+        )
+        log = propose(scorer, budget=budget, seconds=seconds, seed=seed)
+        return explain_best(scorer, log, members, top=top, seed=seed)
 
 
-def measure_novelty(node_feat: np.ndarray, node_opcode: np.ndarray, statistics: FeatureStatistics | None) -> Novelty:
-    """Compares a program's features [n, 140] and opcodes [n] with the statistics of the training data.
-
-    To a cost model without training data (None), nothing is new.
-    """
-    if statistics is None:
-        return Novelty((), 0.0, 0.0)
-    unseen = np.array(statistics.opcode_counts)[node_opcode] == 0
-    outside = (node_feat < np.array(statistics.minimum)) | (node_feat > np.array(statistics.maximum))
-    return Novelty(
-        unseen_opcodes=tuple(OPCODE_NAMES[number] for number in np.unique(node_opcode[unseen])),
-        unseen_share=float(unseen.mean()),
-        outside_share=float(outside.any(axis=1).mean()),
+def explain_best(
+    scorer: ProgramScorer, log: CandidateLog, members: Sequence[Member], *, top: int, seed: int
+) -> ProgramRanking:
+    """The ranking of all candidates of a log, the best `top` of them with reasons; the default is the log's first."""
+    program, graph = scorer.program, scorer.graph
+    indices, scores = log.indices, log.scores
+    order = rank_candidates(scores.mean(axis=0))
+    copies, chosen = _find_copies(scorer), order[:top].tolist()
+    best = tuple(
+        RankedCandidate(
+            rank=rank,
+            number=number,
+            beside_default=compare_candidates(members, scores[:, number] - scores[:, 0], scorer.spread),
+            beside_best=compare_candidates(members, scores[:, chosen[0]] - scores[:, number], scorer.spread),
+            reasons=explain_candidate(program, log.score, indices[number], copies=copies),
+        )
+        for rank, number in enumerate(chosen, start=1)
     )
+    novelty = max(
+        (measure_novelty(graph.node_feat, graph.node_opcode, facts.statistics) for facts in scorer.facts),
+        key=lambda each: each.outside_share,
+    )
+    return ProgramRanking(program, indices, scores, order, novelty, tuple(members), best, seed)
+
+
+def score_layouts(run_dirs: RunDirs, program: Module | LayoutProgram, layouts: np.ndarray) -> np.ndarray:
+    """float64 [c]: the scores of one's own candidates; higher is faster, in standard deviations of the program's.
+
+    Args:
+      run_dirs, program: see `rank_program`.
+      layouts: int [c, nc, 18], of each config node the layouts of output, input and kernel (hlo/choices.py).
+
+    Raises:
+      HloError: a layout is not legal; the message names the node and the legal ones.
+    """
+    program = presume_layouts(program) if isinstance(program, Module) else program
+    indices = number_layouts(program, layouts)
+    with ProgramScorer(_list(run_dirs), program) as scorer:
+        return scorer.score(indices).mean(axis=0)
+
+
+def _list(run_dirs: RunDirs) -> Sequence[Path | str]:
+    return [run_dirs] if isinstance(run_dirs, str | Path) else run_dirs
+
+
+def _find_copies(scorer: ProgramScorer) -> ProgramCopies:
+    graph, choices = scorer.graph, scorer.choices
+    tables = [choices.table[start : start + count] for start, count in zip(choices.starts, choices.counts, strict=True)]
+    arrays = graph.node_feat, graph.node_opcode, graph.edge_index, choices.node_ids
+    return ProgramCopies(ProgramLayouts(*arrays, tables))

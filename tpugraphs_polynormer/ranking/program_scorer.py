@@ -17,7 +17,6 @@ from tpugraphs_polynormer.datasets.manifest import FORMAT_VERSION, MANIFEST_NAME
 from tpugraphs_polynormer.datasets.physics import GraphPhysics
 from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingGraph, RankingSplit
 from tpugraphs_polynormer.datasets.shards import PreprocessOptions, describe_split, write_shard
-from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
 from tpugraphs_polynormer.files import write_text
 from tpugraphs_polynormer.hlo.choices import Choices
 from tpugraphs_polynormer.hlo.features import ModuleArrays
@@ -27,6 +26,7 @@ from tpugraphs_polynormer.ranking.runs import expand_runs, open_ranking_run, res
 from tpugraphs_polynormer.ranking.task import DatasetFacts
 from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
 
+_SIZES = (32, 256)  # numbers of candidates to which fewer are filled up: a trace of the model takes seconds
 NUM_REFERENCE = 512  # candidates of each way of drawing, by which the scores of a member are scaled
 
 
@@ -36,6 +36,8 @@ class ProgramScorer:
     Every score is in standard deviations over a fixed sample of the program's candidates, the reference: members may
     have scores of any scale. A candidate is a row of choice numbers (hlo/choices.py), 0 for the default. The program's
     features and the reference are files in a temporary folder, so this is a context manager.
+
+    Attributes: `runs` and `facts` of the members; `program`, its `choices`, and `graph`, its arrays.
 
     Args:
       run_dirs: runs that were trained on layout collections; a folder of runs by seed counts as those runs.
@@ -52,15 +54,14 @@ class ProgramScorer:
     ) -> None:
         self.program, self.choices = program, program.choices
         self.runs = [open_layout_run(path) for path in expand_runs(run_dirs)]
-        self._facts = [DatasetFacts.read(run) for run in self.runs]
+        self.facts = [DatasetFacts.read(run) for run in self.runs]
         self._folder = tempfile.TemporaryDirectory(prefix="tpugraphs-program-")
-        graph = program.arrays
-        self.node_feat, self.node_opcode = graph.node_feat, graph.node_opcode
+        self.graph = program.arrays
         reference = draw_reference(self.choices, seed)
-        dataset = _write_dataset(Path(self._folder.name), self.choices, graph, reference)
+        dataset = _write_dataset(Path(self._folder.name), self.choices, self.graph, reference)
         self._split = dataset.split("test")
         self._code_of = _find_codes(self.choices, self._split[0].config_values)
-        tasks = [restore_task(run, facts, dataset) for run, facts in zip(self.runs, self._facts, strict=True)]
+        tasks = [restore_task(run, facts, dataset) for run, facts in zip(self.runs, self.facts, strict=True)]
         self._scorers = [task.make_scorer() for task in tasks]
         plain = self._score_plainly(reference)
         self._means, self._deviations = plain.mean(axis=1), np.maximum(plain.std(axis=1), 1e-12)
@@ -79,9 +80,9 @@ class ProgramScorer:
         self._folder.cleanup()
 
     @property
-    def statistics(self) -> list[FeatureStatistics | None]:
-        """The statistics of each member's training data; None for the cost model, which has none."""
-        return [facts.statistics for facts in self._facts]
+    def spread(self) -> float:
+        """The standard deviation of the cost model's log seconds over the reference."""
+        return self._physics.spread
 
     def score(self, indices: np.ndarray) -> np.ndarray:
         """float64 [members, c]: scores of candidates given as choice numbers [c, nc]; higher is faster."""
@@ -100,8 +101,15 @@ class ProgramScorer:
         return self._code_of[self.choices.starts + np.asarray(indices, np.int64)]
 
     def _score_plainly(self, indices: np.ndarray) -> np.ndarray:
-        given = GivenCandidates(self._split, self._encode(indices))
-        return np.stack([scorer.score_graph(given, 0) for scorer in self._scorers])
+        codes = self._encode(indices)
+        found = []
+        for run, scorer in zip(self.runs, self._scorers, strict=True):
+            rows = codes
+            if run.config.model.cross_candidates == "none":  # others would attend to the padding
+                size = next((each for each in _SIZES if each >= len(codes)), len(codes))
+                rows = np.concatenate([codes, np.repeat(codes[-1:], size - len(codes), axis=0)])
+            found.append(scorer.score_graph(GivenCandidates(self._split, rows), 0)[: len(codes)])
+        return np.stack(found)
 
 
 class GivenCandidates:

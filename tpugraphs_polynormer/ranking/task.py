@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
+from tpugraphs_polynormer.archives.estimated import UNKNOWN
 from tpugraphs_polynormer.archives.indices import find_indices
 from tpugraphs_polynormer.catalog import find_collection
 from tpugraphs_polynormer.config.loader import ConfigError
@@ -54,13 +55,14 @@ class DatasetFacts:
     collection: str  # the first one, of several
     kind: str
     statistics: FeatureStatistics | None  # None only where nothing is learned: without a train split
+    origin: str = UNKNOWN  # of the runtimes, see archives/estimated.py
 
     @staticmethod
     def of(manifest: Manifest, *, learns: bool = True) -> DatasetFacts:
         """The facts of a preprocessed collection; a model that learns needs statistics."""
         if manifest.statistics is None and learns:
             raise DatasetError(f"{manifest.collection}: no train split, so no feature statistics; preprocess it too")
-        return DatasetFacts(manifest.collection, manifest.kind, manifest.statistics)
+        return DatasetFacts(manifest.collection, manifest.kind, manifest.statistics, manifest.origin)
 
     @staticmethod
     def read(run: RunDirectory) -> DatasetFacts:

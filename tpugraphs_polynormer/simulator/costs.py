@@ -27,25 +27,20 @@ from tpugraphs_polynormer.hlo.choices import Choices
 from tpugraphs_polynormer.hlo.features import CONVOLUTION_DIMENSIONS, WINDOW_SIZE, ModuleArrays
 from tpugraphs_polynormer.hlo.layout_flow import (
     CONVOLUTION,
-    DOT,
     ELEMENTWISE,
     FIXED,
-    FREE,
     REDUCE,
-    RESHAPE,
-    SAME_DIMENSIONS,
-    TRANSPOSE,
     Layout,
     NodeLayout,
     ProgramLayouts,
     opcode_set,
 )
 from tpugraphs_polynormer.hlo.shapes import LANES, element_bytes, round_up
+from tpugraphs_polynormer.simulator.copies import NO_TRAFFIC, copied_elements, is_operator, wanted_layout
 from tpugraphs_polynormer.simulator.hardware import MEASUREMENT_NOISE, TPU_V3
 
 _BLOCK_ROWS = 8192
-_NO_TRAFFIC = FREE | opcode_set("tuple while call conditional after-all")
-_NOT_WRITTEN = _NO_TRAFFIC | opcode_set(
+_NOT_WRITTEN = NO_TRAFFIC | opcode_set(
     "reshape transpose parameter get-tuple-element bitcast infeed dynamic-update-slice"
 )
 _NOT_READING = _NOT_WRITTEN | opcode_set("gather dynamic-slice")  # reads an index or a few rows
@@ -142,20 +137,17 @@ class LayoutCosts:
     def _add_traffic(self, node: int) -> None:
         """Adds one write and one read per consumer; operators add those of their operands and results themselves."""
         program, opcode = self._program, int(self._program.opcode[node])
-        if opcode in _NO_TRAFFIC or not program.dims[node] or self._is_fused(node):
+        if opcode in NO_TRAFFIC or not program.dims[node] or self._is_fused(node):
             return
         moves = sum(
-            int(program.opcode[consumer]) not in _NOT_READING and not self._is_operator(consumer)
+            int(program.opcode[consumer]) not in _NOT_READING and not is_operator(program, consumer)
             for consumer in program.consumers[node]
         )
-        moves += opcode not in _NOT_WRITTEN and not self._is_operator(node)
+        moves += opcode not in _NOT_WRITTEN and not is_operator(program, node)
         layout = program.nodes[node]
         self._add(layout, layout, np.diag(self._traffic(node) * moves))
         if layout.source != FIXED:
             self._buffers[layout.source] += self._traffic(node) * moves
-
-    def _is_operator(self, node: int) -> bool:
-        return node in self._program.config_index and int(self._program.opcode[node]) in (CONVOLUTION, DOT)
 
     def _is_fused(self, node: int) -> bool:
         """Whether a node stays in registers: it is elementwise, and its only consumer is elementwise or a reduce."""
@@ -166,43 +158,16 @@ class LayoutCosts:
         return consumer in ELEMENTWISE or consumer == REDUCE
 
     def _add_copy(self, consumer: int, producer: int) -> None:
-        program = self._program
-        if int(program.opcode[producer]) in _NO_TRAFFIC:
-            return
-        if len(program.dims[producer]) < 2 or self._is_operator(consumer):
-            return
-        wanted = self._wanted(consumer, producer)
+        wanted = wanted_layout(self._program, consumer, producer)
         if wanted is not None:
-            self._add(program.nodes[producer], wanted, self._copy_table(producer, wanted))
-
-    def _wanted(self, consumer: int, producer: int) -> NodeLayout | None:
-        """The layout in which a consumer reads a producer, or None if it accepts any."""
-        program, opcode = self._program, int(self._program.opcode[consumer])
-        rank = len(program.dims[producer])
-        if opcode == RESHAPE and consumer in program.config_index:
-            index = program.config_index[consumer]
-            inputs = [choice.input for choice in program.layout_choices[index]]
-            return NodeLayout(index, tuple(each if each is not None and len(each) == rank else () for each in inputs))
-        if opcode in FREE or opcode in (REDUCE, TRANSPOSE):
-            return None
-        if opcode in SAME_DIMENSIONS and len(program.dims[consumer]) == rank:
-            return program.nodes[consumer]
-        return NodeLayout(FIXED, (program.default_layout(producer),))
+            self._add(self._program.nodes[producer], wanted, self._copy_table(producer, wanted))
 
     def _copy_table(self, producer: int, wanted: NodeLayout) -> np.ndarray:
-        """Seconds [producer's choices, wanted's choices] of a copy if the two differ; () accepts any layout."""
-        program, width = self._program, float(self._bytes[producer])
-        layouts = program.nodes[producer].layouts
-        table = np.zeros((len(layouts), len(wanted.layouts)))
-        size = {each: program.padded_size(producer, each) for each in {*layouts, *wanted.layouts} if each}
-        for row, have in enumerate(layouts):
-            for column, want in enumerate(wanted.layouts):
-                if want and program.order(producer, have) != program.order(producer, want):
-                    table[row, column] = (size[have] + size[want]) * width / TPU_V3.hbm_bandwidth
-        return table
+        """Seconds [producer's choices, wanted's choices] of a copy if the two differ."""
+        return copied_elements(self._program, producer, wanted) * float(self._bytes[producer]) / TPU_V3.hbm_bandwidth
 
     def _add_operator(self, node: int) -> None:
-        if not self._is_operator(node):
+        if not is_operator(self._program, node):
             return
         program, index = self._program, self._program.config_index[node]
         operands = [each for each in program.operands[node] if len(program.dims[each]) > 0][-2:]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tpugraphs_polynormer.archives.estimated import SIMULATION_NAME
 from tpugraphs_polynormer.archives.writer import Blocks, write_archive, write_npz
 from tpugraphs_polynormer.catalog import COLLECTIONS, NUM_LAYOUT_FEATURES, SPLITS
 from tpugraphs_polynormer.errors import UserError
@@ -33,7 +34,7 @@ from tpugraphs_polynormer.simulator.tiles import cut_kernel, draw_tiles
 
 log = logging.getLogger(__name__)
 
-JOURNAL_NAME = "simulation.jsonl"
+JOURNAL_NAME = SIMULATION_NAME
 _VERSION = 3  # increased when the same scale and seed give other bytes
 _FLOAT_BLOCK_VALUES = 4 << 20  # float32 values of node_config_feat per block
 _SPLIT_STRIDE = 100_000  # between the numbers of the first graphs of two splits

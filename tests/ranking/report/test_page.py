@@ -8,14 +8,14 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from matplotlib.figure import Figure
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
+from tests.browser import open_page, start_browser
 from tests.small_datasets import LAYOUT
 from tests.trained import Trained, make_trained
 from tpugraphs_polynormer.datasets.input_pipeline import iterate_blocks
@@ -267,39 +267,11 @@ def test_uniform_attention_draws_nothing_and_colours_mean_the_same_everywhere() 
     assert strong[3] == stronger[3] == 1 and strong.tolist() == stronger.tolist()
 
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = (
-    "--no-sandbox",  # root may start it
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A real headless browser with an empty profile; skips where none is installed."""
-    program = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if program is None:
-        pytest.skip(f"none of {', '.join(BROWSERS)} found: run `make browser`, or install one of them")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=list(FLAGS))
-        yield browser
-        browser.close()
-
-
-def open_page(browser: Browser, path: Path, **options: Any) -> tuple[Page, list[str]]:
-    """The opened file, and a list that receives what it logs of warnings and errors, and what it requests."""
-    page, complaints = browser.new_context(**options).new_page(), []
-    page.on("console", lambda each: complaints.append(each.text) if each.type in ("warning", "error") else None)
-    page.on("pageerror", lambda fault: complaints.append(str(fault)))
-    page.on("request", lambda each: None if each.url.startswith(("file:", "data:")) else complaints.append(each.url))
-    page.goto(path.resolve().as_uri())
-    return page, complaints
+    """A headless browser."""
+    with start_browser() as started:
+        yield started
 
 
 def read_column(page: Page, column: int) -> list[str]:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import datetime
-import platform
 from collections.abc import Sequence
-from html import escape
-from importlib import metadata, resources
 from pathlib import Path
-from string import Template
 
-from tpugraphs_polynormer import __version__
 from tpugraphs_polynormer.files import write_text, writing
 from tpugraphs_polynormer.ranking.report.data import Report, check_inputs, gather_run
 from tpugraphs_polynormer.ranking.report.sections import SECTIONS
+from tpugraphs_polynormer.ranking.report.template import fill_template
 from tpugraphs_polynormer.ranking.runs import expand_runs, label_runs, open_ranking_run
 from tpugraphs_polynormer.ranking.submission import expected_rows, score_submission
-
-_PACKAGES = ("tensorflow", "tf-keras", "tensorflow-gnn", "apache-beam", "numpy")
 
 
 def write_report(
@@ -59,25 +52,10 @@ def write_report(
 
 def render_page(report: Report, *, most: int, title: str, note: str) -> str:
     """The page's text."""
-    template = resources.files(__package__).joinpath("report.html.template").read_text(encoding="utf-8")
     sections = [(key, name, render(report)) for key, name, render in SECTIONS]
     num_graphs = sum(len(run.graphs) for run in report.runs)
     limit = f"at most {most:,} candidates each" if most else "all candidates"
-    now = datetime.datetime.now(datetime.timezone.utc)
     runs = "1 run" if len(report.runs) == 1 else f"{len(report.runs)} runs"
-    return Template(template).substitute(
-        title=escape(title),
-        note=f'<p class="note">{escape(note)}</p>' if note else "",
-        subtitle=escape(f"{runs}, {num_graphs:,} {report.split} graphs, {limit}."),
-        navigation="".join(f'<a href="#{key}">{escape(name)}</a>' for key, name, _ in sections),
-        sections="\n".join(
-            f'<section aria-labelledby="{key}"><h2 id="{key}">{escape(name)}</h2>{body}</section>'
-            for key, name, body in sections
-        ),
-        footer=escape(f"Written {now:%Y-%m-%d %H:%M UTC} by tpugraphs {__version__}; {_versions()}."),
+    return fill_template(
+        title=title, note=note, subtitle=f"{runs}, {num_graphs:,} {report.split} graphs, {limit}.", sections=sections
     )
-
-
-def _versions() -> str:
-    packages = ", ".join(f"{name} {metadata.version(name)}" for name in _PACKAGES)
-    return f"Python {platform.python_version()}, {packages}, on {platform.machine()}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from tpugraphs_polynormer.config.loader import dump_config
 from tpugraphs_polynormer.ranking.metrics import METRICS, summarize
+from tpugraphs_polynormer.ranking.report.cells import number_cell, render_table, text_cell
 from tpugraphs_polynormer.ranking.report.data import TRIED, GraphReport, Report, RunReport, bootstrap_interval
 from tpugraphs_polynormer.ranking.report.figures import (
     MANY_RUNS,
@@ -55,10 +55,10 @@ def _render_scores(report: Report) -> str:
     if report.has_mean:
         rows.append(_score_row("mean", "", report.runs))
     header = ["run", "collection", "graphs", "contest_score", "95 % interval", "random", "cost model", *_METRICS]
-    parts = [intro, _table([name.replace("_", " ") for name in header], rows, num_text=2)]
+    parts = [intro, render_table([name.replace("_", " ") for name in header], rows, num_text=2)]
     if report.test_scores:
-        rows = [[_text(name), *map(_number, scores)] for name, scores in report.test_scores.items()]
-        parts.append(f"<h3>Test split</h3>{_table(['collection', 'score', 'random'], rows, num_text=1)}")
+        rows = [[text_cell(name), *map(number_cell, scores)] for name, scores in report.test_scores.items()]
+        parts.append(f"<h3>Test split</h3>{render_table(['collection', 'score', 'random'], rows, num_text=1)}")
     return "".join(parts)
 
 
@@ -68,9 +68,14 @@ def _score_row(label: str, collection: str, runs: Sequence[RunReport]) -> list[s
     beside = (float(np.mean([getattr(each, name) for each in found])) for name in ("chance_score", "cost_score"))
     interval = bootstrap_interval([[graph.metrics.contest_score for graph in run.graphs] for run in runs])
     return [
-        *(_text(label), _text(collection), _number(means["num_graphs"], 0), _number(means["contest_score"])),
+        *(
+            text_cell(label),
+            text_cell(collection),
+            number_cell(means["num_graphs"], 0),
+            number_cell(means["contest_score"]),
+        ),
         f'<td data-value="{interval[0]!r}">{interval[0]:.4f} to {interval[1]:.4f}</td>',
-        *map(_number, (*beside, *(means[name] for name in _METRICS))),
+        *map(number_cell, (*beside, *(means[name] for name in _METRICS))),
     ]
 
 
@@ -109,17 +114,17 @@ def _group_table(report: Report, what: str, key: Callable[[GraphReport], str]) -
         for graph in sorted((graph for run in members for graph in run.graphs), key=lambda graph: graph.num_nodes):
             groups.setdefault(key(graph), []).append(graph)
         rows += [
-            [_text(collection), _text(name), *_summary_cells(summarize_graphs(graphs), len(members))]
+            [text_cell(collection), text_cell(name), *_summary_cells(summarize_graphs(graphs), len(members))]
             for name, graphs in groups.items()
         ]
     header = ["collection", what, "graphs", "score", "random", "cost model", *_SLOWDOWNS[1:]]
-    return _table(header, rows, num_text=2)
+    return render_table(header, rows, num_text=2)
 
 
 def _summary_cells(found: Summary, num_runs: int) -> list[str]:
     means = (found.score, found.chance_score, found.cost_score, found.slowdown, found.chance_slowdown)
-    unknown = [_number(found.default), _number(found.speedup, 2)]
-    return [_number(found.num_graphs // num_runs, 0), *map(_number, means), *unknown]
+    unknown = [number_cell(found.default), number_cell(found.speedup, 2)]
+    return [number_cell(found.num_graphs // num_runs, 0), *map(number_cell, means), *unknown]
 
 
 def _render_worst(report: Report) -> str:
@@ -159,15 +164,19 @@ def _graph_table(rows: Sequence[tuple[GraphReport, RunReport]], *, has_runs: boo
         slowdowns = (metrics.slowdown_1, metrics.slowdown_5, graph.chance_slowdown, graph.default_slowdown)
         cells.append(
             [
-                *(_text(metrics.graph), *[_text(run.collection)] * sortable, *[_text(run.label)] * has_runs),
-                *(_number(graph.num_nodes, 0), _number(metrics.num_candidates, 0)),
-                _number(metrics.contest_score, tone=tone),
-                *map(_number, (graph.random_contest_score, graph.cost_contest_score, *slowdowns)),
-                _number(graph.speedup, 2),
+                *(
+                    text_cell(metrics.graph),
+                    *[text_cell(run.collection)] * sortable,
+                    *[text_cell(run.label)] * has_runs,
+                ),
+                *(number_cell(graph.num_nodes, 0), number_cell(metrics.num_candidates, 0)),
+                number_cell(metrics.contest_score, tone=tone),
+                *map(number_cell, (graph.random_contest_score, graph.cost_contest_score, *slowdowns)),
+                number_cell(graph.speedup, 2),
             ]
         )
     numbers = ["nodes", "candidates", "score", "random", "cost model", *_SLOWDOWNS]
-    return _table([*header, *numbers], cells, num_text=len(header), sortable=sortable)
+    return render_table([*header, *numbers], cells, num_text=len(header), sortable=sortable)
 
 
 def _render_orders(report: Report) -> str:
@@ -211,11 +220,11 @@ def _render_attention(report: Report) -> str:
 def _attention_figures(run: RunReport) -> str:
     attention = run.attention
     rows = [
-        [_text(opcode), _number(count, 0), _number(received, 3)]
+        [text_cell(opcode), number_cell(count, 0), number_cell(received, 3)]
         for opcode, count, received in attention.opcodes[:_NUM_OPCODES]
     ]
     figure = draw_attention(attention, f"{run.label}: {attention.graph}, {attention.num_nodes:,} nodes")
-    return f"<div>{figure}{_table(['opcode', 'nodes', 'attention'], rows, num_text=1)}</div>"
+    return f"<div>{figure}{render_table(['opcode', 'nodes', 'attention'], rows, num_text=1)}</div>"
 
 
 def _render_data(report: Report) -> str:
@@ -224,14 +233,14 @@ def _render_data(report: Report) -> str:
     for collection, members in report.by_collection:
         for split, entry in members[0].manifest.splits.items():
             counts = [entry.num_graphs, entry.num_candidates, *(entry.sizes[name][which] for name, which in names)]
-            rows.append([_text(collection), _text(split), *(_number(count, 0) for count in counts)])
+            rows.append([text_cell(collection), text_cell(split), *(number_cell(count, 0) for count in counts)])
     sizes = [f"{name.replace('_', ' ')}, {which.replace('q0.5', 'median')}" for name, which in names]
     rejected = sum(members[0].manifest.num_rejected for _, members in report.by_collection)
     intro = (
         "<p>A config node is what a candidate decides: the layouts of a node, or a set of tile bounds. Repeated "
         f"candidates count once in train. Archives left out by preprocessing: {rejected:,}.</p>"
     )
-    return intro + _table(["collection", "split", "graphs", "candidates", *sizes], rows, num_text=2)
+    return intro + render_table(["collection", "split", "graphs", "candidates", *sizes], rows, num_text=2)
 
 
 def _render_recipe(report: Report) -> str:
@@ -263,30 +272,3 @@ SECTIONS: tuple[tuple[str, str, Callable[[Report], str]], ...] = (
 
 def _grid(figures: Iterable[str]) -> str:
     return f'<div class="grid">{"".join(figures)}</div>'
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], *, num_text: int, sortable: bool = False) -> str:
-    """Cells come ready; the first `num_text` columns are text. A sortable one has a button in each heading."""
-    heads = []
-    for column, name in enumerate(header):
-        inside = f'<button type="button">{escape(name)}</button>' if sortable else escape(name)
-        heads.append(f'<th scope="col"{" class=t" if column < num_text else ""}>{inside}</th>')
-    body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
-    kind = f"{header[0]} sortable" if sortable else header[0]
-    size = "wide tall" if sortable else "wide"
-    label = "all graphs" if sortable else f"table of {header[0]}"
-    head = f"<thead><tr>{''.join(heads)}</tr></thead>"
-    region = f'<div class="{size}" tabindex="0" role="region" aria-label="{label}">'
-    return f'{region}<table class="{kind}">{head}<tbody>{body}</tbody></table></div>'
-
-
-def _text(value: str) -> str:
-    """A cell of text, which may be broken after a separator."""
-    return '<td class="t">' + re.sub("([:_.])", r"\1<wbr>", escape(value)) + "</td>"
-
-
-def _number(value: float | None, digits: int = 4, tone: str = "") -> str:
-    if value is None or math.isnan(value):
-        return '<td data-value="nan">–</td>'
-    kind = f' class="{tone}"' if tone else ""
-    return f'<td{kind} data-value="{value!r}">{value:,.{digits}f}</td>'

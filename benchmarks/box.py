@@ -51,7 +51,6 @@ def train_members(work: Path, seeds: Sequence[str], scale: str, overrides: Seque
 
 def judge_members(runs: Sequence[Path], judged: Judged) -> list[GraphMetrics]:
     """The metrics of the members' mean score on each graph, every member's scores first brought to one scale."""
-    import_tensorflow()
     from tpugraphs_polynormer.ranking.runs import load_ranker
 
     tasks = [load_ranker(run, judged.datasets, collection=judged.collection) for run in runs]
@@ -115,11 +114,15 @@ def print_card(card: dict) -> None:
 def make_box(args: argparse.Namespace) -> None:
     """Trains what is missing, prints the card, and packs the box."""
     runs, datasets = train_members(args.work, args.seeds, "tiny" if args.quick else "small", args.overrides)
+    import_tensorflow()
+    from tpugraphs_polynormer.ranking.box import write_box
+    from tpugraphs_polynormer.ranking.calibration import calibrate_run
+
+    for run in runs:
+        calibrate_run(run, datasets)
     card = make_card(args, runs, datasets)
     print_card(card)
     if args.output:
-        from tpugraphs_polynormer.ranking.box import write_box
-
         write_box(args.output, runs, card)
 
 

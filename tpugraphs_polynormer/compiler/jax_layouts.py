@@ -103,6 +103,26 @@ def find_constraints(program: CompiledProgram, indices: np.ndarray) -> Constrain
     return Constraints(by_equation, left_out)
 
 
+def describe_constraints(program: CompiledProgram, indices: np.ndarray) -> str:
+    """Where `with_layout_constraint` belongs in the source of a program, line by line; also for programs from files.
+
+    Nodes with the compiler's default are not listed, and those that it made or changed itself are named at the end.
+
+    Args:
+      program: as the compiler sees it. indices: int [nc], the number of each config node's choice.
+    """
+    orders, lines, left_out = program.forced_orders(indices), [], []
+    for node, index in zip(program.config_nodes, np.asarray(indices).tolist(), strict=True):
+        origin = program.origins.get(node.name)
+        if index and origin is not None and origin.unchanged and (origin.source_file or origin.op_name):
+            lines.append(str(_make_constraint(program, node, origin, orders[node.name], is_default=False)))
+        elif index:
+            left_out.append(node.name)
+    if left_out:
+        lines.append(f"no source is known for {len(left_out)} nodes that the compiler made: {', '.join(left_out)}")
+    return "\n".join(lines) or "nothing to constrain: this is the compiler's default"
+
+
 def _make_constraint(
     program: CompiledProgram, node: Instruction, origin: Origin, orders: NodeOrders, *, is_default: bool
 ) -> Constraint:

@@ -1,7 +1,7 @@
 """The ranker in the box: a small pretrained ensemble that travels with the package, and the card that says what it is.
 
 `benchmarks/box.py` trains it and writes both. A member is a run directory with what scoring reads: the config, the
-facts of its training data, and the best weights.
+facts of its training data, its calibration, and the best weights.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Any
 
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import temporary_folder, write_text
+from tpugraphs_polynormer.ranking.calibration import CALIBRATION_NAME
 from tpugraphs_polynormer.training.run_directory import CONFIG_NAME, FACTS_NAME
 
 FOLDER = Path(__file__).resolve().parents[1] / "box"
 CARD_NAME = "card.json"
-_FILES = (CONFIG_NAME, FACTS_NAME)
+_FILES = (CONFIG_NAME, FACTS_NAME, CALIBRATION_NAME)
 _WEIGHTS = Path("checkpoints", "best")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import numpy as np
 from tpugraphs_polynormer.hlo.layout_flow import ProgramLayouts
 from tpugraphs_polynormer.hlo.layout_program import LayoutProgram, number_layouts, presume_layouts
 from tpugraphs_polynormer.hlo.module import Module
-from tpugraphs_polynormer.hlo.sampling import draw_indices
+from tpugraphs_polynormer.ranking.box import box_runs, describe_card, read_card
 from tpugraphs_polynormer.ranking.calibration import read_calibration
 from tpugraphs_polynormer.ranking.metrics import rank_candidates
 from tpugraphs_polynormer.ranking.program_ranking import (
@@ -23,11 +23,11 @@ from tpugraphs_polynormer.ranking.program_ranking import (
 )
 from tpugraphs_polynormer.ranking.program_scorer import ProgramScorer
 from tpugraphs_polynormer.ranking.reasons import explain_candidate
+from tpugraphs_polynormer.ranking.search import search_layouts
 from tpugraphs_polynormer.simulator.copies import ProgramCopies
+from tpugraphs_polynormer.simulator.costs import LayoutCosts
+from tpugraphs_polynormer.simulator.optimum import find_optimum
 
-_BLOCK = 256  # candidates that are drawn and scored at a time
-# Near the default, with nodes of a group tied and free; with operands that agree with their producers; anywhere.
-_WAYS = (("default", True), ("default", False), ("consistent", True), ("random", True))
 RunDirs = Sequence[Path | str] | Path | str
 
 
@@ -73,29 +73,24 @@ class CandidateLog:
 
 
 def propose(scorer: ProgramScorer, *, budget: int, seconds: float | None = None, seed: int = 0) -> CandidateLog:
-    """The distinct candidates that are worth looking at, scored; the default is the first.
+    """The distinct candidates that a search finds worth looking at, scored; the default is the first.
+
+    The search starts from the default and from the optimum of the analytic cost model.
 
     Args:
       scorer: of the program.
       budget: how many are scored at most. seconds: after which no more are scored; None for no limit.
-      seed: of what is drawn.
+      seed: of the search.
     """
-    log, started = CandidateLog(scorer), time.monotonic()
-    log.score(np.zeros((1, len(scorer.choices.node_ids)), np.int16))
-    streams = [draw_indices(scorer.choices, budget, seed=seed, mode=mode, tied=tied) for mode, tied in _WAYS]
-    pool = np.stack(streams, axis=1).reshape(-1, streams[0].shape[1])  # the ways in turn
-    _, first = np.unique(pool, axis=0, return_index=True)
-    pool = pool[np.sort(first)][1:]  # without the default
-    for start in range(0, len(pool), _BLOCK):
-        rows = pool[start : min(start + _BLOCK, budget - 1)]
-        if not len(rows) or (seconds is not None and time.monotonic() - started > seconds):
-            break
-        log.score(rows)
+    log = CandidateLog(scorer)
+    optimum = find_optimum(LayoutCosts(_list_layouts(scorer)), seed=seed)
+    limits = {"budget": budget, "seconds": seconds, "starts": optimum.indices[None]}
+    search_layouts(log.score, scorer.choices, **limits, seed=seed)
     return log
 
 
 def rank_program(
-    run_dirs: RunDirs,
+    run_dirs: RunDirs | None,
     program: Module | LayoutProgram,
     *,
     budget: int = 1000,
@@ -106,7 +101,8 @@ def rank_program(
     """Layout candidates of a program, ranked by trained runs, the best ones with reasons.
 
     Args:
-      run_dirs: a run trained on a layout collection, or several, whose scores are averaged.
+      run_dirs: a run trained on a layout collection, or several, whose scores are averaged; None for the ranker in the
+        box.
       program: from `hlo.program.parse_program`, `hlo.from_jax` or `hlo.from_tf`, whose default is presumed; or a
         LayoutProgram, such as the TPU compiler's.
       budget, seconds: of the candidates that are scored, see `propose`.
@@ -120,7 +116,8 @@ def rank_program(
             for run, facts in zip(scorer.runs, scorer.facts, strict=True)
         )
         log = propose(scorer, budget=budget, seconds=seconds, seed=seed)
-        return explain_best(scorer, log, members, top=top, seed=seed)
+        ranking = explain_best(scorer, log, members, top=top, seed=seed)
+    return ranking if run_dirs is not None else dataclasses.replace(ranking, card=describe_card(read_card()))
 
 
 def explain_best(
@@ -130,7 +127,7 @@ def explain_best(
     program, graph = scorer.program, scorer.graph
     indices, scores = log.indices, log.scores
     order = rank_candidates(scores.mean(axis=0))
-    copies, chosen = _find_copies(scorer), order[:top].tolist()
+    copies, chosen = ProgramCopies(_list_layouts(scorer)), order[:top].tolist()
     best = tuple(
         RankedCandidate(
             rank=rank,
@@ -148,7 +145,7 @@ def explain_best(
     return ProgramRanking(program, indices, scores, order, novelty, tuple(members), best, seed)
 
 
-def score_layouts(run_dirs: RunDirs, program: Module | LayoutProgram, layouts: np.ndarray) -> np.ndarray:
+def score_layouts(run_dirs: RunDirs | None, program: Module | LayoutProgram, layouts: np.ndarray) -> np.ndarray:
     """float64 [c]: the scores of one's own candidates; higher is faster, in standard deviations of the program's.
 
     Args:
@@ -164,12 +161,14 @@ def score_layouts(run_dirs: RunDirs, program: Module | LayoutProgram, layouts: n
         return scorer.score(indices).mean(axis=0)
 
 
-def _list(run_dirs: RunDirs) -> Sequence[Path | str]:
+def _list(run_dirs: RunDirs | None) -> Sequence[Path | str]:
+    if run_dirs is None:
+        return box_runs()
     return [run_dirs] if isinstance(run_dirs, str | Path) else run_dirs
 
 
-def _find_copies(scorer: ProgramScorer) -> ProgramCopies:
+def _list_layouts(scorer: ProgramScorer) -> ProgramLayouts:
+    """The program as the cost model reads it, with all choices of each config node."""
     graph, choices = scorer.graph, scorer.choices
     tables = [choices.table[start : start + count] for start, count in zip(choices.starts, choices.counts, strict=True)]
-    arrays = graph.node_feat, graph.node_opcode, graph.edge_index, choices.node_ids
-    return ProgramCopies(ProgramLayouts(*arrays, tables))
+    return ProgramLayouts(graph.node_feat, graph.node_opcode, graph.edge_index, choices.node_ids, tables)

@@ -79,6 +79,7 @@ def to_json(ranking: ProgramRanking) -> dict[str, Any]:
             }
             for each in ranking.members
         ],
+        "box": ranking.card or None,
         "novelty": asdict(ranking.novelty) | {"do_not_trust": ranking.novelty.is_too_new},
         "num_candidates": len(ranking.order),
         "default_rank": ranking.default_rank,

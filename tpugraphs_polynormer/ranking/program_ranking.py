@@ -107,6 +107,7 @@ class ProgramRanking:
     members: tuple[Member, ...]
     best: tuple[RankedCandidate, ...]
     seed: int
+    card: str = ""  # what is known of the ranker in the box, if that is who ranked
 
     @property
     def candidates(self) -> np.ndarray:
@@ -138,7 +139,7 @@ class ProgramRanking:
         found = {
             "program": f"{module.name}: {num_nodes:,} nodes, {len(choices.node_ids):,} with layouts to choose",
             "default": self.program.provenance,
-            "model": ", ".join(each.run for each in self.members),
+            "model": self.card or ", ".join(each.run for each in self.members),
             "trained on": ", ".join(collections),
             "runtimes": "; ".join(dict.fromkeys(each.origin for each in self.members)),
             "novelty": str(self.novelty),

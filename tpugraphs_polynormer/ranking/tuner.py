@@ -92,37 +92,43 @@ class Tuner:
         model, seen = self.fit(measured), {row.tobytes() for row in measured.indices}
         first = _keep_new(self._starts, seen)[:count]
         fastest = measured.indices[measured.ascending[:_MOST_STARTS]]
-        pool = self._source(partial(self._optimism, model), fastest, int(rng.integers(2**31)))
+        found: dict[bytes, np.ndarray] = {}
+        pool = self._source(partial(self._optimism, model, found), fastest, int(rng.integers(2**31)))
         pool = _keep_new(pool, seen)
         pool = pool[rng.permutation(len(pool))]  # ties are broken at random
         share = 0.0 if model.has_data else 1.0 if self._prior is None else _DRAWN_SHARE
         drawn = pool[: int(share * (count - len(first)))]
         pool = pool[len(drawn) :]
         aim = float(model.predict(self._describe(measured.indices))[0].min()) if model.has_data else None
-        chosen = self._choose(model, pool, aim, max(count - len(first) - len(drawn), 0))
+        chosen = self._choose(model, self._describe(pool, found), aim, max(count - len(first) - len(drawn), 0))
         return np.concatenate([first, chosen, drawn])[:count]
 
-    def _describe(self, indices: np.ndarray) -> Candidates:
-        scores = self._prior(indices) if self._prior is not None and len(indices) else None
-        return Candidates(self._one_hot, indices, scores)
+    def _describe(self, indices: np.ndarray, found: dict[bytes, np.ndarray] | None = None) -> Candidates:
+        """Candidates with their scores; those that `found` has by the candidates' bytes are not computed again."""
+        if self._prior is None or not len(indices):
+            return Candidates(self._one_hot, indices)
+        found, keys = {} if found is None else found, [row.tobytes() for row in indices]
+        new = [row for row, key in enumerate(keys) if key not in found]
+        if new:
+            found.update(zip([keys[row] for row in new], self._prior(indices[new]).T, strict=True))
+        return Candidates(self._one_hot, indices, np.stack([found[key] for key in keys], 1))
 
-    def _optimism(self, model: TimeModel, indices: np.ndarray) -> np.ndarray:
+    def _optimism(self, model: TimeModel, found: dict[bytes, np.ndarray], indices: np.ndarray) -> np.ndarray:
         """[c]: how fast candidates may well be."""
-        means, deviations = model.predict(self._describe(np.asarray(indices, np.int64)))
+        means, deviations = model.predict(self._describe(np.asarray(indices, np.int64), found))
         return deviations - means
 
-    def _choose(self, model: TimeModel, pool: np.ndarray, aim: float | None, count: int) -> np.ndarray:
-        """Candidates of a pool [c, nc]: by turns the one expected to be fastest, and the one that improves most.
+    def _choose(self, model: TimeModel, pool: Candidates, aim: float | None, count: int) -> np.ndarray:
+        """Candidates of a pool: by turns the one expected to be fastest, and the one that improves most.
 
         The improvement is on the aim, a warped time. Each candidate is taken to have its expected time, so that the
         next ones differ from it. By turns, because improvement alone tries all choices that were never measured.
         """
-        described = self._describe(pool)
-        means, deviations = model.predict(described)
+        means, deviations = model.predict(pool)
         aim = (means.min() if len(means) else 0.0) if aim is None else aim
         orders = np.argsort(-_improvement(means, deviations, aim), kind="stable"), np.argsort(means, kind="stable")
         shortlist = np.unique(np.concatenate([order[:_SHORTLIST] for order in orders]))
-        means, covariance = means[shortlist], model.covariance(described.select(shortlist))
+        means, covariance = means[shortlist], model.covariance(pool.select(shortlist))
         noise, chosen = model.settings.noise * model.settings.variance, []
         for _ in range(min(count, len(shortlist))):
             deviations = np.sqrt(np.maximum(np.diag(covariance), 1e-12))
@@ -131,7 +137,7 @@ class Tuner:
             chosen.append(int(np.argmax(gains)))
             column = covariance[:, chosen[-1]]
             covariance = covariance - np.outer(column, column) / (column[chosen[-1]] + noise)
-        return pool[shortlist[chosen]]
+        return pool.indices[shortlist[chosen]]
 
 
 def search_source(choices: Choices, *, budget: int = _SEARCHED) -> Source:

@@ -61,5 +61,10 @@ setup(
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],
         "tpu": ["tensorflow-tpu>=2.20,<2.21", "libtpu<0.0.44"],
     },
-    entry_points={"console_scripts": ["tpugraphs=tpugraphs_polynormer.cli.main:main"]},
+    entry_points={
+        "console_scripts": [
+            "tpugraphs=tpugraphs_polynormer.cli.main:main",
+            "tpugraphs-beam-worker=tpugraphs_polynormer.beam.worker:main",
+        ]
+    },
 )

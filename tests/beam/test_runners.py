@@ -22,7 +22,7 @@ from tests.small_datasets import LAYOUT, TILE, preprocess_here, write_small_tree
 from tpugraphs_polynormer.archives.writer import Blocks, write_archive
 from tpugraphs_polynormer.beam.commit import FAILURE_NAME
 from tpugraphs_polynormer.beam.plan import Job, ShardPlan, count_workers
-from tpugraphs_polynormer.beam.runners import make_options
+from tpugraphs_polynormer.beam.runners import find_reason, make_options
 from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME
 from tpugraphs_polynormer.datasets.reader import RankingDataset
 from tpugraphs_polynormer.datasets.shards import PreprocessOptions
@@ -268,6 +268,28 @@ def test_what_neither_we_nor_beam_know_is_refused(arguments):
 )
 def test_the_documented_options_of_other_runners_are_known(arguments):
     assert make_options(arguments).view_as(StandardOptions).runner in arguments[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("Traceback ...\nRuntimeError: lost [while running 'Commit']", "RuntimeError: lost [while running 'Commit']"),
+        (
+            "java.lang.RuntimeException: Error received\n\tat a.B.c(B.java:1)\nTraceback (most recent call last):\n"
+            "  File x, line 1, in y\nValueError: bad shard\n\n\tat a.B.d(B.java:2)\n\t... 5 more\n",
+            "ValueError: bad shard",
+        ),
+        (
+            "SparkException: stopped\norg.a.B$1.c(B.scala:3)\njava.base/java.lang.Thread.run(Thread.java:840)",
+            "SparkException: stopped",
+        ),
+        ("a.B: failed\nCaused by: java.lang.OutOfMemoryError: Java heap space\n\tat a.B.<init>(Unknown Source)",
+            "java.lang.OutOfMemoryError: Java heap space"),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_the_reason_is_found_between_the_frames_of_java(text, reason):
+    assert find_reason(text) == reason
 
 
 def write_largest_archive(path: Path, num_candidates: int, num_config: int) -> None:

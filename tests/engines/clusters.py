@@ -87,7 +87,18 @@ class Processes:
         """Starts a Java program."""
         opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
         path = ":".join(map(str, jars))
-        command = ["java", "-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS", "-Xmx512m", "-XX:TieredStopAtLevel=1", *opened, "-cp", path, main, *arguments]
+        command = [
+            "java",
+            "-Dorg.slf4j.simpleLogger.showDateTime=true",
+            "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+            "-Xmx512m",
+            "-XX:TieredStopAtLevel=1",
+            *opened,
+            "-cp",
+            path,
+            main,
+            *arguments,
+        ]
         self.start(name, command, **environment)
 
     def log(self, name: str) -> str:
@@ -191,6 +202,7 @@ def spark_cluster(folder: Path) -> Iterator[Cluster]:
     nodes = ("worker-1", "worker-2")
     deploy = "org.apache.spark.deploy"
     local = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOST, "SPARK_LOCAL_DIRS": str(folder)}
+    local["SPARK_SCALA_VERSION"] = "2.12"  # which Spark's shell scripts set
     try:
         own = ("--host", HOST, "--port", str(port), "--webui-port", "0")
         processes.java("master", jars, f"{deploy}.master.Master", *own, **local)

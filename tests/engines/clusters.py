@@ -18,6 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 JARS = Path(os.environ.get("TPUGRAPHS_ENGINES", ROOT / ".engines"))
 HOST = "127.0.0.1"
+REGISTERED = {"flink": "Successful registration at resource manager", "spark": "Successfully registered with master"}
 # Java's modules are closed since version 16; these are what Flink, Spark and Beam open.
 _OPENED = ("java.lang", "java.lang.invoke", "java.net", "java.nio", "java.util", "java.util.concurrent", "sun.nio.ch")
 _FLINK = "org.apache.flink.runtime"
@@ -69,9 +70,11 @@ class Processes:
 
     folder: Path
     started: dict[str, subprocess.Popen] = field(default_factory=dict)
+    commands: dict[str, tuple[Sequence[str], dict[str, str]]] = field(default_factory=dict)
 
     def start(self, name: str, command: Sequence[str], **environment: str) -> subprocess.Popen:
         """Starts a process in a session of its own."""
+        self.commands[name] = command, environment
         with (self.folder / f"{name}.log").open("wb") as log:
             self.started[name] = subprocess.Popen(
                 command,
@@ -145,10 +148,19 @@ class Cluster:
         return found
 
     def kill_node(self) -> None:
-        """Kills the newest process that runs tasks, with what it started."""
+        """Kills the last process that runs tasks, and the Java processes that it started."""
         parent = psutil.Process(self.processes.started[self.nodes[-1]].pid)
-        for each in [*parent.children(recursive=True), parent]:
-            each.kill()
+        for each in [parent, *parent.children(recursive=True)]:
+            if "java" in each.name():
+                each.kill()
+        self.processes.started[self.nodes[-1]].wait()
+
+    def start_node(self) -> None:
+        """Starts the killed process again, for the next test."""
+        name = self.nodes[-1]
+        command, environment = self.processes.commands[name]
+        self.processes.start(name, command, **environment)
+        self.processes.wait_for(name, REGISTERED[self.engine])
 
 
 @contextlib.contextmanager
@@ -185,7 +197,7 @@ def flink_cluster(folder: Path) -> Iterator[Cluster]:
             processes.java(name, flink, runner, "--configDir", str(config), *own)
         job = _start_job_server(processes, jars, "flink", f"--flink-master={HOST}:{rest}")
         for name in nodes:
-            processes.wait_for(name, "Successful registration at resource manager")
+            processes.wait_for(name, REGISTERED["flink"])
         yield Cluster("flink", processes, (*job, "--parallelism=2", *_worker_options()), nodes)
     finally:
         processes.stop()
@@ -212,7 +224,7 @@ def spark_cluster(folder: Path) -> Iterator[Cluster]:
             processes.java(name, jars, f"{deploy}.worker.Worker", *own, url, **local)
         job = _start_job_server(processes, jars, "spark", f"--spark-master-url={url}", **local)
         for name in nodes:
-            processes.wait_for(name, "Successfully registered with master")
+            processes.wait_for(name, REGISTERED["spark"])
         yield Cluster("spark", processes, (*job, *_worker_options()), nodes)
     finally:
         processes.stop()

@@ -36,6 +36,7 @@ from tpugraphs_polynormer.beam.commit import (
     read_failure,
     summarize_commit,
 )
+from tpugraphs_polynormer.beam.local_copy import reaching
 from tpugraphs_polynormer.beam.plan import Job, ShardPlan, count_workers, folder_of, graph_name, plan_job
 from tpugraphs_polynormer.beam.runners import make_options, run_pipeline
 from tpugraphs_polynormer.catalog import find_collection
@@ -62,12 +63,14 @@ def run(args: argparse.Namespace, beam_arguments: Sequence[str]) -> dict[str, Co
     exclude = [*args.exclude, *(read_patterns(args.exclude_file) if args.exclude_file else [])]
     # Workers of a cluster have another current folder.
     archives, datasets = (each if is_remote(each) else os.path.abspath(each) for each in (args.archives, args.datasets))
-    job = plan_job(archives, datasets, collections, input_format=args.format, exclude=exclude)
+    with reaching(archives, datasets):
+        job = plan_job(archives, datasets, collections, input_format=args.format, exclude=exclude)
     job = dataclasses.replace(job, token=uuid.uuid4().hex)
     options = make_options(beam_arguments, count_workers(job))
     with contextlib.nullcontext() if is_remote(job.output) else only_writer(job.output):
-        try:
+        with reaching(datasets):
             clear_commit(job)
+        try:
             run_pipeline(Preprocess(job), options, lambda: count_finished(job), len(job.plans))
         finally:
             end_run(job)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.clusters import HOST, Processes, free_port
+from tests.engines.clusters import HOST, ROOT, Processes, free_port
 from tests.small_datasets import LAYOUT, TILE
 from tests.trained import SMALL, Trained, make_trained
 from tpugraphs_polynormer.beam.local_copy import copy_datasets
@@ -79,7 +79,7 @@ def store(trained, tmp_path_factory) -> Iterator[Store]:
 def preprocess(*more: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "tpugraphs_polynormer.cli.main", "preprocess", "--archives", ARCHIVES]
     command += ["--datasets", DATASETS, *BOTH, *more]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ takes tens of milliseconds whatever its size, so each shard is copied once, by o
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions
 
 from tpugraphs_polynormer.beam.commit import is_remote
 from tpugraphs_polynormer.beam.plan import folder_of
@@ -33,6 +35,7 @@ _CACHE = "~/.cache/tpugraphs"
 @contextmanager
 def reaching(*places: str) -> Iterator[None]:
     """A context in which a failure of a remote file system is a UserError that names those of the places it has."""
+    logging.getLogger().addFilter(_is_no_traceback)  # Beam logs the traceback of what it raises
     try:
         yield
     except UserError:
@@ -46,6 +49,12 @@ def reaching(*places: str) -> Iterator[None]:
             f"{remote}: cannot be reached ({reason}); check the address and the credentials, and that the extra for it "
             "is installed: tpugraphs-polynormer[s3], or apache-beam[gcp] for gs://"
         ) from fault
+    finally:
+        logging.getLogger().removeFilter(_is_no_traceback)
+
+
+def _is_no_traceback(record: logging.LogRecord) -> bool:
+    return "Traceback" not in record.getMessage()
 
 
 def copy_datasets(source: str, collections: Iterable[str]) -> Path:
@@ -54,6 +63,7 @@ def copy_datasets(source: str, collections: Iterable[str]) -> Path:
     The folder is in $TPUGRAPHS_CACHE, or ~/.cache/tpugraphs, under a name made of the address. Files that are there and
     whole are kept, so that a killed copy continues, and a second run copies nothing but the manifest.
     """
+    FileSystems.set_options(PipelineOptions([]))
     name = hashlib.sha256(source.rstrip("/").encode()).hexdigest()[:16]
     cache = Path(os.environ.get(CACHE_VARIABLE) or _CACHE).expanduser() / name
     for collection in collections:

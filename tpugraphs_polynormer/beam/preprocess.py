@@ -61,6 +61,7 @@ def run(args: argparse.Namespace, beam_arguments: Sequence[str]) -> dict[str, Co
         for collection in args.collections
     }
     exclude = [*args.exclude, *(read_patterns(args.exclude_file) if args.exclude_file else [])]
+    FileSystems.set_options(make_options(beam_arguments))  # else s3:// is refused until the job runs
     # Workers of a cluster have another current folder.
     archives, datasets = (each if is_remote(each) else os.path.abspath(each) for each in (args.archives, args.datasets))
     with reaching(archives, datasets):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.clusters import HOST, ROOT, Processes, free_port
+from tests.beam.clusters import HOST, ROOT, Processes, free_port
 from tests.small_datasets import LAYOUT, TILE
 from tests.trained import SMALL, Trained, make_trained
 from tpugraphs_polynormer.beam.local_copy import copy_datasets

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.engines.clusters import ROOT, Cluster, embedded, flink_cluster, spark_cluster, wait_until
+from tests.beam.clusters import ROOT, Cluster, embedded, flink_cluster, spark_cluster, wait_until
 from tests.small_archives import layout_arrays, write_tree
 from tests.small_datasets import LAYOUT, TILE, preprocess_here, write_small_tree
 from tests.trained import Trained, make_trained

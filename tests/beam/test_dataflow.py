@@ -11,7 +11,7 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions, SetupOption
 from apache_beam.runners.portability.stager import Stager
 from apache_beam.transforms.environments import DockerEnvironment
 
-from tests.engines.clusters import ROOT
+from tests.beam.clusters import ROOT
 from tests.small_datasets import LAYOUT, TILE, write_small_tree
 from tpugraphs_polynormer.beam.plan import plan_job
 from tpugraphs_polynormer.beam.preprocess import Preprocess

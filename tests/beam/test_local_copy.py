@@ -15,8 +15,8 @@ from tpugraphs_polynormer.beam.local_copy import copy_datasets
 from tpugraphs_polynormer.cli.main import main
 from tpugraphs_polynormer.config.loader import dump_config
 from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.ranking.runs import open_ranking_run
 from tpugraphs_polynormer.training.checkpoints import checkpoint_path, hash_weights
-from tpugraphs_polynormer.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.engines
 BUCKET = "tpugraphs"
@@ -36,7 +36,7 @@ class Store:
 
     def requests(self) -> list[tuple[str, str]]:
         """(method, key) of every request so far."""
-        return re.findall(rf'"(\w+) /{BUCKET}/([^ ?]*)', self._processes.log("s3"))
+        return re.findall(rf"(GET|HEAD|PUT|POST|DELETE) /{BUCKET}/([^ ?]*)", self._processes.log("s3"))
 
     def keys(self, prefix: str) -> list[str]:
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
@@ -112,7 +112,7 @@ def test_training_and_prediction_are_those_of_local_data(preprocessed, trained, 
     (tmp_path / "config.yaml").write_text(dump_config(SMALL))
     own = ["--datasets", DATASETS, "--run-dir", str(tmp_path / "run")]
     assert main(["train", "--config", str(tmp_path / "config.yaml"), *own, "--strategy", "cpu"]) == 0
-    hashes = [hash_weights(checkpoint_path(RunDirectory(each))) for each in (tmp_path / "run", trained.layout)]
+    hashes = [hash_weights(checkpoint_path(open_ranking_run(each))) for each in (tmp_path / "run", trained.layout)]
     assert hashes[0] == hashes[1]
     for name, datasets in (("remote", DATASETS), ("local", str(trained.data))):
         own = ["--run-dir", str(trained.layout), "--datasets", datasets, "--output", str(tmp_path / name)]

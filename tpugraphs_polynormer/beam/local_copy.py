@@ -1,8 +1,8 @@
 """Datasets of an object store as a folder on this machine, for the stages that read a few rows of many files.
 
-A request to an object store takes tens of milliseconds whatever its size. Forty steps of training on 52 simulated graphs
-made 1,219 reads of 126 MB in total, from 26 files of 31 MB (docs/results.md): so each file is copied once, by one request
-for every 16 MB, and read from the disk.
+A request to an object store takes tens of milliseconds whatever its size. Forty steps of training on 52 simulated
+graphs made 1,219 reads of 126 MB in total, from 26 files of 31 MB (docs/results.md): so each file is copied once, by a
+request for every 16 MB, and read from the disk.
 """
 
 from __future__ import annotations

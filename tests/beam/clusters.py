@@ -39,12 +39,12 @@ _TASK_MANAGER = {
 }
 
 
-def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float, what: str = "") -> None:
     """Returns when the condition holds."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"{what}: waited {seconds} s"
-        time.sleep(0.05)
+        time.sleep(0.01)
 
 
 def free_port() -> int:

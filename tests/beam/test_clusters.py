@@ -7,11 +7,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.beam.clusters import ROOT, Cluster, embedded, flink_cluster, spark_cluster, wait_until
-from tests.small_archives import layout_arrays, write_tree
+from tests.small_archives import write_long_tree
 from tests.small_datasets import LAYOUT, TILE, preprocess_here, write_small_tree
 from tests.trained import Trained, make_trained
 from tpugraphs_polynormer.beam.commit import RUNNING_NAME
@@ -38,15 +37,7 @@ def tree(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def long_tree(tmp_path_factory) -> Path:
     """A tree of sixteen archives, one per shard, that take long enough to be interrupted."""
-    root = tmp_path_factory.mktemp("long")
-    table = np.random.default_rng(0).integers(-1, 6, (200, 18)).astype(np.float32)
-    graphs = {}
-    for number in range(16):
-        arrays = layout_arrays(200, 60, 3000, seed=number)
-        choice = np.random.default_rng(number).integers(0, 200, (3000, 60))
-        graphs[f"graph{number:02d}"] = arrays | {"node_config_feat": table[choice]}
-    write_tree(root, LAYOUT, {"train": graphs})
-    return root
+    return write_long_tree(tmp_path_factory.mktemp("long"), LAYOUT, 16, 60, 3000)
 
 
 @pytest.fixture(scope="module")

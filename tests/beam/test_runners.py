@@ -17,7 +17,8 @@ import psutil
 import pytest
 from apache_beam.options.pipeline_options import DirectOptions, StandardOptions
 
-from tests.small_archives import layout_arrays, write_tree
+from tests.beam.clusters import wait_until
+from tests.small_archives import layout_arrays, write_long_tree
 from tests.small_datasets import LAYOUT, TILE, preprocess_here, write_small_tree
 from tpugraphs_polynormer.archives.writer import Blocks, write_archive
 from tpugraphs_polynormer.beam.commit import FAILURE_NAME
@@ -111,13 +112,6 @@ def dask_address(tmp_path_factory) -> Iterator[str]:
             process.wait()
 
 
-def wait_until(condition, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.01)
-
-
 def loaded_shards() -> bool:
     return "tpugraphs_polynormer.datasets.shards" in sys.modules
 
@@ -148,15 +142,7 @@ def test_a_bad_archive_on_a_dask_cluster_is_one_line(tmp_path, dask_address):
 @pytest.fixture(scope="module")
 def slow_tree(tmp_path_factory) -> Path:
     """A tree of fourteen archives, one per shard, that take long enough to be interrupted."""
-    root = tmp_path_factory.mktemp("slow")
-    table = np.random.default_rng(0).integers(-1, 6, (200, 18)).astype(np.float32)
-    graphs = {}
-    for number in range(14):
-        arrays = layout_arrays(200, 20, 1500, seed=number)
-        choice = np.random.default_rng(number).integers(0, 200, (1500, 20))
-        graphs[f"graph{number:02d}"] = arrays | {"node_config_feat": table[choice]}
-    write_tree(root, LAYOUT, {"train": graphs})
-    return root
+    return write_long_tree(tmp_path_factory.mktemp("slow"), LAYOUT, 14, 20, 1500)
 
 
 def kill_in_the_middle(arguments: list[str], folder: Path, num_described: int, pause: float) -> None:

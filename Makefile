@@ -11,7 +11,7 @@ LOCKED = $(if $(wildcard $(LOCK)),$(shell $(PYTHON) -c "import sys; sys.exit(sys
 	echo --constraint $(LOCK)))
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo test test-all test-tpu lint bench browser clean
+.PHONY: demo test test-all test-tpu test-engines engines lint bench browser clean
 .DEFAULT_GOAL := test
 
 $(STAMP): setup.py tpugraphs_polynormer/__init__.py
@@ -23,15 +23,26 @@ demo: $(STAMP)
 	$(BIN)/tpugraphs demo --output demo
 
 test: $(STAMP) lint
-	$(BIN)/python -m pytest -m "not slow and not tpu_compiler" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not slow and not tpu_compiler and not engines" -n 2 --dist loadfile
 
 test-all: $(STAMP) lint
-	$(BIN)/python -m pytest -m "not tpu_compiler" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not tpu_compiler and not engines" -n 2 --dist loadfile
 
 # The real TPU compiler, which needs no TPU, in the tests that use it.
 test-tpu: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check $(LOCKED) --editable ".[test,dask,tpu-compiler]"
 	$(BIN)/python -m pytest -m tpu_compiler -n 2
+
+# The jars of Flink, Spark and Beam's job servers, about 400 MB, in .engines/.
+engines:
+	for each in flink spark; do mvn --batch-mode --quiet --file pipelines/engines/$$each.xml \
+		dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.engines/$$each/jars || exit 1; done
+
+# Flink and Spark clusters, an object store and Dataflow's package; what is not installed is skipped, with the reason.
+test-engines: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check $(LOCKED) --editable ".[test,dask,s3,engines,tpu-compiler]"
+	$(MAKE) engines || echo 'no jars: the tests of Flink and Spark are skipped'
+	$(BIN)/python -m pytest -m engines
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -45,4 +56,4 @@ bench: $(STAMP)
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
 clean:
-	rm -rf $(VENV) demo build *.egg-info
+	rm -rf $(VENV) .engines demo build *.egg-info

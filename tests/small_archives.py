@@ -44,3 +44,15 @@ def write_tree(root: Path, collection: str, graphs: dict[str, dict[str, dict]]) 
     for split, members in graphs.items():
         for name, arrays in members.items():
             write_archive(root / "npz" / collection.replace(":", "/") / split / f"{name}.npz", arrays)
+
+
+def write_long_tree(root: Path, collection: str, num_graphs: int, num_config: int, num_candidates: int) -> Path:
+    """Writes layout archives of the train split that take long enough for a job to be interrupted."""
+    table = np.random.default_rng(0).integers(-1, 6, (200, 18)).astype(np.float32)
+    graphs = {}
+    for number in range(num_graphs):
+        arrays = layout_arrays(200, num_config, num_candidates, seed=number)
+        choice = np.random.default_rng(number).integers(0, 200, (num_candidates, num_config))
+        graphs[f"graph{number:02d}"] = arrays | {"node_config_feat": table[choice]}
+    write_tree(root, collection, {"train": graphs})
+    return root

@@ -35,7 +35,7 @@ def test_the_requirements_resolve_to_wheels(registry, tmp_path, version):
     """pip finds wheels of all requirements for this Python, with the extras that a CPU machine can use."""
     chosen = ["--python-version", version, "--only-binary=:all:", "--target", tmp_path / "nothing"]
     report = tmp_path / "report.json"
-    what = f"{ROOT}[test,dask,jax]"
+    what = f"{ROOT}[test,dask,s3,engines,jax]"
     found = pip("install", "--dry-run", "--ignore-installed", "--quiet", "--report", report, *chosen, what)
     assert found.returncode == 0, found.stderr[-3000:]
     packages = {each["metadata"]["name"].lower(): each for each in json.loads(report.read_text())["install"]}

@@ -15,7 +15,15 @@ from apache_beam.io.filesystem import FileMetadata, FileSystem
 from tests.small_archives import layout_arrays, write_tree
 from tests.small_datasets import LAYOUT, TILE, preprocess_here, write_small_tree
 from tpugraphs_polynormer.beam import preprocess
-from tpugraphs_polynormer.beam.commit import FAILURE_NAME, REJECTED_NAME, check_commit, clear_commit
+from tpugraphs_polynormer.beam.commit import (
+    FAILURE_NAME,
+    REJECTED_NAME,
+    RUNNING_NAME,
+    check_commit,
+    clear_commit,
+    commit,
+    end_run,
+)
 from tpugraphs_polynormer.beam.plan import PreprocessError, plan_job
 from tpugraphs_polynormer.beam.preprocess import Preprocess, WriteShard
 from tpugraphs_polynormer.cli.main import main
@@ -296,8 +304,8 @@ def test_the_plan_depends_on_names_alone(tree, tmp_path):
 class _LosesLast(beam.DoFn):
     """A broken runner: it processes everything, loses one result, and reports success."""
 
-    def __init__(self, output: str) -> None:
-        self._real = WriteShard(output)
+    def __init__(self, output: str, token: str) -> None:
+        self._real = WriteShard(output, token)
 
     def process(self, plan):
         found = list(self._real.process(plan))
@@ -321,6 +329,24 @@ def test_what_a_runner_loses_is_noticed(tree, tmp_path, monkeypatch, capsys, bro
     assert run(tree, tmp_path, collections=(LAYOUT,)) == 2
     assert "train-00003-of-00004" in capsys.readouterr().err
     assert not (tmp_path / FOLDER / MANIFEST_NAME).exists()
+
+
+def test_a_run_that_a_cluster_continues_stops_when_a_later_one_writes(tree, tmp_path):
+    options = {LAYOUT: PreprocessOptions(graphs_per_shard=2)}
+    killed, later = (dataclasses.replace(plan_job(str(tree), str(tmp_path), options), token=each) for each in "ab")
+    clear_commit(killed)
+    assert list(WriteShard(killed.output, killed.token).process(killed.plans[0]))
+    clear_commit(later)
+    with pytest.raises(RuntimeError, match="a later run of the job writes here"):
+        list(WriteShard(killed.output, killed.token).process(killed.plans[1]))
+    with pytest.raises(RuntimeError, match="a later run of the job writes here"):
+        list(commit(None, killed, []))
+    end_run(killed)
+    assert list(WriteShard(later.output, later.token).process(later.plans[1]))
+    end_run(later)
+    assert not (tmp_path / RUNNING_NAME).exists()
+    with pytest.raises(RuntimeError, match="or has finished"):
+        list(WriteShard(later.output, later.token).process(later.plans[2]))
 
 
 def test_success_without_a_manifest_is_noticed(tree, tmp_path, monkeypatch, capsys):
@@ -411,7 +437,7 @@ def test_remote_input_and_output_give_the_same_bytes(tree, store, expected, caps
     FolderFileSystem.created.clear()
     assert run("testfs://in", "testfs://out") == 0
     assert contents(store / "out") == expected
-    assert set(FolderFileSystem.created) == {"manifest.json", "schema.pbtxt"}  # the shards were reused
+    assert set(FolderFileSystem.created) == {RUNNING_NAME, "manifest.json", "schema.pbtxt"}  # the shards were reused
 
     (store / "in" / BAD).write_bytes(b"no zip")
     capsys.readouterr()

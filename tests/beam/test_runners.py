@@ -17,12 +17,13 @@ import psutil
 import pytest
 from apache_beam.options.pipeline_options import DirectOptions, StandardOptions
 
-from tests.small_archives import layout_arrays, write_tree
+from tests.beam.clusters import wait_until
+from tests.small_archives import layout_arrays, write_long_tree
 from tests.small_datasets import LAYOUT, TILE, preprocess_here, write_small_tree
 from tpugraphs_polynormer.archives.writer import Blocks, write_archive
 from tpugraphs_polynormer.beam.commit import FAILURE_NAME
 from tpugraphs_polynormer.beam.plan import Job, ShardPlan, count_workers
-from tpugraphs_polynormer.beam.runners import make_options
+from tpugraphs_polynormer.beam.runners import find_reason, make_options
 from tpugraphs_polynormer.datasets.manifest import MANIFEST_NAME
 from tpugraphs_polynormer.datasets.reader import RankingDataset
 from tpugraphs_polynormer.datasets.shards import PreprocessOptions
@@ -111,13 +112,6 @@ def dask_address(tmp_path_factory) -> Iterator[str]:
             process.wait()
 
 
-def wait_until(condition, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.01)
-
-
 def loaded_shards() -> bool:
     return "tpugraphs_polynormer.datasets.shards" in sys.modules
 
@@ -148,15 +142,7 @@ def test_a_bad_archive_on_a_dask_cluster_is_one_line(tmp_path, dask_address):
 @pytest.fixture(scope="module")
 def slow_tree(tmp_path_factory) -> Path:
     """A tree of fourteen archives, one per shard, that take long enough to be interrupted."""
-    root = tmp_path_factory.mktemp("slow")
-    table = np.random.default_rng(0).integers(-1, 6, (200, 18)).astype(np.float32)
-    graphs = {}
-    for number in range(14):
-        arrays = layout_arrays(200, 20, 1500, seed=number)
-        choice = np.random.default_rng(number).integers(0, 200, (1500, 20))
-        graphs[f"graph{number:02d}"] = arrays | {"node_config_feat": table[choice]}
-    write_tree(root, LAYOUT, {"train": graphs})
-    return root
+    return write_long_tree(tmp_path_factory.mktemp("slow"), LAYOUT, 14, 20, 1500)
 
 
 def kill_in_the_middle(arguments: list[str], folder: Path, num_described: int, pause: float) -> None:
@@ -268,6 +254,28 @@ def test_what_neither_we_nor_beam_know_is_refused(arguments):
 )
 def test_the_documented_options_of_other_runners_are_known(arguments):
     assert make_options(arguments).view_as(StandardOptions).runner in arguments[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("Traceback ...\nRuntimeError: lost [while running 'Commit']", "RuntimeError: lost [while running 'Commit']"),
+        (
+            "java.lang.RuntimeException: Error received\n\tat a.B.c(B.java:1)\nTraceback (most recent call last):\n"
+            "  File x, line 1, in y\nValueError: bad shard\n\n\tat a.B.d(B.java:2)\n\t... 5 more\n",
+            "ValueError: bad shard",
+        ),
+        (
+            "SparkException: stopped\norg.a.B$1.c(B.scala:3)\njava.base/java.lang.Thread.run(Thread.java:840)",
+            "SparkException: stopped",
+        ),
+        ("a.B: failed\nCaused by: java.lang.OutOfMemoryError: Java heap space\n\tat a.B.<init>(Unknown Source)",
+            "java.lang.OutOfMemoryError: Java heap space"),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_the_reason_is_found_between_the_frames_of_java(text, reason):
+    assert find_reason(text) == reason
 
 
 def write_largest_archive(path: Path, num_candidates: int, num_config: int) -> None:

@@ -22,10 +22,11 @@ from tpugraphs_polynormer.datasets.manifest import FORMAT_VERSION, MANIFEST_NAME
 from tpugraphs_polynormer.datasets.schema import SCHEMA_NAME, schema_text
 from tpugraphs_polynormer.datasets.shards import DESCRIPTION_SUFFIX, ShardDescription, describe_split, train_statistics
 from tpugraphs_polynormer.datasets.split_files import CANDIDATE_SUFFIX, RECORD_SUFFIX
-from tpugraphs_polynormer.files import replacing, writing
+from tpugraphs_polynormer.files import remove_leftovers, replacing, writing
 
 FAILURE_NAME = "failed.txt"
 REJECTED_NAME = "rejected.jsonl"
+RUNNING_NAME = "running.txt"
 # What this job writes into a collection's folder, besides the commit.
 _OWN_FILES = re.compile(r"(train|valid|test)-\d+-of-\d+\.(tfrecord|candidates|shard\.json)|\..+\.tmp")
 
@@ -43,6 +44,8 @@ class CollectionSummary(NamedTuple):
 def clear_commit(job: Job) -> None:
     """Removes earlier manifests, failure notes and stale shards, so that the output counts as unfinished."""
     _make_folders(job)
+    if job.token:
+        publish_text(job.output, RUNNING_NAME, job.token)
     names = [FileSystems.join(job.output, FAILURE_NAME)]
     for collection in job.collections:
         folder = folder_of(job.output, collection)
@@ -53,6 +56,27 @@ def clear_commit(job: Job) -> None:
     stale = [path for collection in job.collections for path in _find_stale(job, collection)]
     if stale:
         FileSystems.delete(stale)
+
+
+def check_newest(output: str, token: str) -> None:
+    """Raises unless the run of this token is the one that writes to the output now; for a worker, before it writes.
+
+    After kill -9 of the command, a cluster continues its job. That job must not touch what a later run writes.
+    """
+    if not token:
+        return
+    found = _read_text(FileSystems.join(output, RUNNING_NAME))
+    if found != token:
+        raise RuntimeError(f"{output}: a later run of the job writes here, or has finished; this one stops")
+
+
+def end_run(job: Job) -> None:
+    """Removes the note of a run that has ended, and what its killed workers left half-written."""
+    path = FileSystems.join(job.output, RUNNING_NAME)
+    if _read_text(path) == job.token:
+        FileSystems.delete([path])
+    if not is_remote(job.output):
+        remove_leftovers(Path(job.output))
 
 
 def _make_folders(job: Job) -> None:
@@ -81,6 +105,7 @@ def count_finished(job: Job) -> int:
 
 def commit(_: None, job: Job, described: list[tuple[str, ShardDescription]]) -> Iterator[str]:
     """Yields the id of each collection whose manifest is written, after its shards were counted against the plan."""
+    check_newest(job.output, job.token)
     if read_failure(job.output) is not None:
         return
     for collection in job.collections:
@@ -196,7 +221,11 @@ def summarize_commit(job: Job) -> dict[str, CollectionSummary]:
 
 def read_failure(output: str) -> str | None:
     """The reason why a worker stopped the job, or None."""
-    path = FileSystems.join(output, FAILURE_NAME)
+    return _read_text(FileSystems.join(output, FAILURE_NAME))
+
+
+def _read_text(path: str) -> str | None:
+    """The text of a local or remote file; None if it is not there."""
     if not FileSystems.exists(path):
         return None
     with FileSystems.open(path) as stream:

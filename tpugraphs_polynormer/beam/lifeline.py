@@ -16,7 +16,7 @@ import sys
 
 from tpugraphs_polynormer.process import end_with_process
 
-_BEAM_WORKER = "apache_beam.runners.worker.sdk_worker_main"
+BEAM_WORKER = "apache_beam.runners.worker.sdk_worker_main"
 
 
 def worker_command() -> str:
@@ -26,4 +26,4 @@ def worker_command() -> str:
 
 if __name__ == "__main__":
     end_with_process(int(sys.argv[1]))
-    runpy.run_module(_BEAM_WORKER, run_name="__main__", alter_sys=True)
+    runpy.run_module(BEAM_WORKER, run_name="__main__", alter_sys=True)

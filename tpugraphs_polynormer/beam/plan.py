@@ -38,6 +38,7 @@ class Job:
     output: str
     plans: tuple[ShardPlan, ...]
     excluded: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)  # collection -> split -> names
+    token: str = ""  # of one run of the job; see check_newest
 
     @property
     def collections(self) -> tuple[str, ...]:

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
+import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,15 +25,18 @@ from tpugraphs_polynormer.beam.commit import (
     FAILURE_NAME,
     CollectionSummary,
     check_commit,
+    check_newest,
     clear_commit,
     commit,
     count_finished,
+    end_run,
     is_remote,
     publish,
     publish_text,
     read_failure,
     summarize_commit,
 )
+from tpugraphs_polynormer.beam.local_copy import reaching
 from tpugraphs_polynormer.beam.plan import Job, ShardPlan, count_workers, folder_of, graph_name, plan_job
 from tpugraphs_polynormer.beam.runners import make_options, run_pipeline
 from tpugraphs_polynormer.catalog import find_collection
@@ -55,11 +61,20 @@ def run(args: argparse.Namespace, beam_arguments: Sequence[str]) -> dict[str, Co
         for collection in args.collections
     }
     exclude = [*args.exclude, *(read_patterns(args.exclude_file) if args.exclude_file else [])]
-    job = plan_job(args.archives, args.datasets, collections, input_format=args.format, exclude=exclude)
+    FileSystems.set_options(make_options(beam_arguments))  # else s3:// is refused until the job runs
+    # Workers of a cluster have another current folder.
+    archives, datasets = (each if is_remote(each) else os.path.abspath(each) for each in (args.archives, args.datasets))
+    with reaching(archives, datasets):
+        job = plan_job(archives, datasets, collections, input_format=args.format, exclude=exclude)
+    job = dataclasses.replace(job, token=uuid.uuid4().hex)
     options = make_options(beam_arguments, count_workers(job))
     with contextlib.nullcontext() if is_remote(job.output) else only_writer(job.output):
-        clear_commit(job)
-        run_pipeline(Preprocess(job), options, lambda: count_finished(job), len(job.plans))
+        with reaching(datasets):
+            clear_commit(job)
+        try:
+            run_pipeline(Preprocess(job), options, lambda: count_finished(job), len(job.plans))
+        finally:
+            end_run(job)
         check_commit(job)
         return summarize_commit(job)
 
@@ -76,7 +91,7 @@ class Preprocess(beam.PTransform):
         described = (
             begin
             | "Plans" >> beam.Create(self._job.plans, reshuffle=True)
-            | "WriteShards" >> beam.ParDo(WriteShard(self._job.output))
+            | "WriteShards" >> beam.ParDo(WriteShard(self._job.output, self._job.token))
         )
         return (
             begin
@@ -88,11 +103,12 @@ class Preprocess(beam.PTransform):
 class WriteShard(beam.DoFn):
     """ShardPlan -> (collection, ShardDescription). A bad archive leaves a failure note, which stops the job."""
 
-    def __init__(self, output: str) -> None:
-        self._output = output
+    def __init__(self, output: str, token: str = "") -> None:
+        self._output, self._token = output, token
 
     def process(self, plan: ShardPlan) -> Iterator[tuple[str, ShardDescription]]:
         """Writes one shard, unless another one has failed."""
+        check_newest(self._output, self._token)
         if read_failure(self._output) is not None:
             return
         folder = folder_of(self._output, plan.collection)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import logging
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +16,7 @@ from typing import IO
 import apache_beam as beam
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.runners.runner import PipelineResult
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
 from tpugraphs_polynormer.beam.lifeline import worker_command
@@ -23,6 +26,8 @@ from tpugraphs_polynormer.progress import Progress
 
 _LOCAL = "--runner=FnApiRunner"  # DirectRunner without its attempt to download another runner
 _PROCESSES = "--direct_running_mode=multi_processing"
+_JAVA_FRAME = re.compile(r"\s*(at )?[\w.$/<>]+\([\w.$ -]+(:\d+)?\)|\s*\.\.\. \d+ (more|common frames omitted)")
+_ERROR = re.compile(r"(Caused by: )?[\w.$]*(Error|Exception)\b")
 
 
 def make_options(arguments: Sequence[str], num_workers: int = 0) -> PipelineOptions:
@@ -47,15 +52,34 @@ def run_pipeline(
         logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # the exception has what matters
         try:
             runner = _make_local_runner(options)
-            with _show_progress(count_done, total, what), beam.Pipeline(runner, options) as pipeline:
-                _ = pipeline | transform
+            pipeline = beam.Pipeline(runner, options)
+            _ = pipeline | transform
+            with _show_progress(count_done, total, what):
+                _wait(pipeline.run())
         except Exception as fault:  # the class depends on the runner
             log.seek(0)
             logging.getLogger("tpugraphs_polynormer").debug("the workers' log:\n%s", log.read())
-            reason = (str(fault).strip() or repr(fault)).splitlines()[-1]
+            reason = find_reason(str(fault)) or repr(fault)
             raise UserError(
                 f"the Beam job failed: {reason}; run the same command again, --log-level DEBUG tells more"
             ) from fault
+
+
+def _wait(result: PipelineResult) -> None:
+    """Waits for the job's end; an interrupt here ends it on the cluster too, where it would continue without us."""
+    try:
+        result.wait_until_finish()
+    except KeyboardInterrupt:
+        with contextlib.suppress(Exception):  # not every runner can, and the interrupt is what matters
+            result.cancel()
+        raise
+
+
+def find_reason(text: str) -> str:
+    """The line of a message that says why a job failed; engines put it between the frames of Java's stack traces."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not _JAVA_FRAME.fullmatch(line)]
+    told = [line for line in lines if _ERROR.match(line)]
+    return (told or lines or [""])[-1].removeprefix("Caused by: ")
 
 
 def _make_local_runner(options: PipelineOptions) -> FnApiRunner | None:

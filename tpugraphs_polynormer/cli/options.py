@@ -92,8 +92,22 @@ def add_runs(parser: argparse.ArgumentParser, many: str) -> None:
 
 
 def add_datasets(parser: argparse.ArgumentParser) -> None:
-    """Adds --datasets, as the stages after preprocess read it."""
-    add_path(parser, "--datasets", "DIR", "folder of the preprocessed datasets", required=True)
+    """Adds --datasets, as the stages after preprocess read it; see `local_datasets`."""
+    text = "folder of the preprocessed datasets; one of an object store, such as s3://BUCKET/DIR, is copied first"
+    parser.add_argument("--datasets", type=_folder_or_address, metavar="DIR", help=text, required=True)
+
+
+def _folder_or_address(text: str) -> Path | str:
+    return text if "://" in text else Path(text)
+
+
+def local_datasets(datasets: Path | str, collections: Callable[[], Iterable[str]]) -> Path:
+    """The folder of the datasets on this machine; those of an object store are copied, the named collections alone."""
+    if isinstance(datasets, Path):
+        return datasets
+    from tpugraphs_polynormer.beam.local_copy import copy_datasets
+
+    return copy_datasets(datasets, collections())
 
 
 def add_strategy(parser: argparse.ArgumentParser, *, several_machines: bool = True) -> None:

@@ -16,6 +16,7 @@ from tpugraphs_polynormer.cli.options import (
     add_strategy,
     check_output,
     conclude,
+    local_datasets,
     make_chosen_strategy,
 )
 from tpugraphs_polynormer.cli.parser import add_stage
@@ -48,6 +49,13 @@ def _add_evaluate(stages: argparse._SubParsersAction) -> None:
     add_strategy(evaluate, several_machines=False)
 
 
+def _datasets_of(datasets: Path | str, run_dirs: Sequence[Path]) -> Path:
+    """The local folder of the datasets that these runs were trained on."""
+    from tpugraphs_polynormer.ranking.runs import group_runs
+
+    return local_datasets(datasets, lambda: group_runs(run_dirs))
+
+
 def _run_evaluate(args: argparse.Namespace) -> None:
     if args.output:
         check_output("--output", args.output, args.datasets)
@@ -56,7 +64,7 @@ def _run_evaluate(args: argparse.Namespace) -> None:
 
     chosen = {"split": args.split, "indices_dir": args.indices, "output": args.output}
     with make_chosen_strategy(args).scope():
-        results = evaluate_runs(args.run_dirs, args.datasets, **chosen)
+        results = evaluate_runs(args.run_dirs, _datasets_of(args.datasets, args.run_dirs), **chosen)
     print(format_evaluations(results))
     num_graphs = sum(len(result.graphs) for result in results)
     where = args.output or ", ".join(map(str, args.run_dirs))
@@ -93,7 +101,8 @@ def _run_predict(args: argparse.Namespace) -> None:
     import_tensorflow()
     from tpugraphs_polynormer.ranking.predict import plan_predictions, predict
 
-    plan = plan_predictions(args.run_dirs, args.datasets, args.output, split=args.split, average=args.average)
+    datasets = _datasets_of(args.datasets, args.run_dirs)
+    plan = plan_predictions(args.run_dirs, datasets, args.output, split=args.split, average=args.average)
     if args.beam or args.beam_arguments:
         from tpugraphs_polynormer.beam.score import run
 
@@ -205,7 +214,7 @@ def _run_report(args: argparse.Namespace) -> None:
         raise UserError("--submission, --archives and --truth belong together: give all three, or none")
     path = write_report(
         args.run_dirs,
-        args.datasets,
+        _datasets_of(args.datasets, args.run_dirs),
         args.output,
         split=args.split,
         most=args.candidates,
@@ -240,7 +249,7 @@ def _run_export(args: argparse.Namespace) -> None:
     import_tensorflow()
     from tpugraphs_polynormer.ranking.export import export_ranker
 
-    print(export_ranker(args.run_dir, args.datasets, args.output))
+    print(export_ranker(args.run_dir, _datasets_of(args.datasets, [args.run_dir]), args.output))
     size = sum(path.stat().st_size for path in args.output.rglob("*") if path.is_file())
     conclude(f"{args.output}: a SavedModel of {size:,} bytes, of the best weights in {args.run_dir}")
 

@@ -15,6 +15,7 @@ from tpugraphs_polynormer.cli.options import (
     add_strategy,
     check_output,
     conclude,
+    local_datasets,
     make_chosen_strategy,
     parse_numbers,
     read_config_option,
@@ -85,12 +86,13 @@ def _add_train(stages: argparse._SubParsersAction) -> None:
 def _run_train(args: argparse.Namespace) -> None:
     config = read_config_option(args.config, args.overrides)
     check_output("--run-dir", args.run_dir, args.datasets)
+    datasets = local_datasets(args.datasets, lambda: config.data.names)
     keep_freed_memory()
     import_tensorflow()
     from tpugraphs_polynormer.ranking.task import train_ranking
 
     chosen = {"strategy": make_chosen_strategy(args), "seeds": args.seeds, "indices_dir": args.indices}
-    result = train_ranking(config, args.datasets, args.run_dir, **chosen, init_from=args.init_from)
+    result = train_ranking(config, datasets, args.run_dir, **chosen, init_from=args.init_from)
     print(_format_result(result, args.run_dir))
     trained = f"{len(args.seeds):,} runs" if args.seeds else f"a run of {result['epochs']:,} epochs"
     conclude(f"{args.run_dir}: {trained}, trained on {', '.join(config.data.names)} of {args.datasets}")

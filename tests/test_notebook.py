@@ -87,3 +87,17 @@ def test_its_cells_are_code_of_every_python_that_is_supported() -> None:
     assert json.loads(NOTEBOOK.read_text())["metadata"]["language_info"]["version"] == "3.12"
     for cell in code_cells():
         ast.parse("".join(cell["source"]), feature_version=(3, 10))
+
+
+@pytest.mark.tpu_compiler
+def test_the_notebook_of_own_programs_runs_from_functions_to_applied_layouts() -> None:
+    pytest.importorskip("libtpu", reason="the extra tpu-compiler is not installed")
+    cells = json.loads((ROOT / "notebooks" / "own_program.ipynb").read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert all(not cell["outputs"] for cell in cells if cell["cell_type"] == "code")
+    source = "\n".join(['TOPOLOGY, BUDGET, BEST = "v3:2x2", 24, 1', *code[1:]])
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("judged by the TPU compiler") == 2 and "with the best layouts applied" in done.stdout
+    assert "the ranker in the box: 4 members" in done.stdout

@@ -25,7 +25,7 @@ from tpugraphs_polynormer.ranking.program_scorer import ProgramScorer
 from tpugraphs_polynormer.ranking.reasons import explain_candidate
 from tpugraphs_polynormer.ranking.search import search_layouts
 from tpugraphs_polynormer.simulator.copies import ProgramCopies
-from tpugraphs_polynormer.simulator.costs import LayoutCosts
+from tpugraphs_polynormer.simulator.costs import price_choices
 from tpugraphs_polynormer.simulator.optimum import find_optimum
 
 RunDirs = Sequence[Path | str] | Path | str
@@ -83,7 +83,7 @@ def propose(scorer: ProgramScorer, *, budget: int, seconds: float | None = None,
       seed: of the search.
     """
     log = CandidateLog(scorer)
-    optimum = find_optimum(LayoutCosts(_list_layouts(scorer)), seed=seed)
+    optimum = find_optimum(price_choices(scorer.graph, scorer.choices), seed=seed)
     limits = {"budget": budget, "seconds": seconds, "starts": optimum.indices[None]}
     search_layouts(log.score, scorer.choices, **limits, seed=seed)
     return log

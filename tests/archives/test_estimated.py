@@ -2,11 +2,10 @@
 
 import pytest
 
-from tests.ranking_data import ranking_datasets
-from tests.simulated_data import simulated
-from tests.small_datasets import LAYOUT
+from tests.small_archives import layout_arrays, write_tree
+from tests.small_datasets import LAYOUT, preprocess_here
 from tpugraphs_polynormer.archives.estimated import DOWNLOADS_NAME, SIMULATION_NAME, UNKNOWN, name_origin
-from tpugraphs_polynormer.datasets.reader import open_dataset
+from tpugraphs_polynormer.datasets.joined import JoinedDataset
 from tpugraphs_polynormer.ranking.task import DatasetFacts
 
 
@@ -21,7 +20,12 @@ def test_the_file_beside_the_tree_tells(name, expected, tmp_path):
     assert name_origin("gs://bucket/npz/layout/xla/random/train/a.npz") == UNKNOWN
 
 
-def test_datasets_and_runs_know_it():
-    dataset = simulated(LAYOUT)
-    assert dataset.manifest.origin == DatasetFacts.of(dataset.manifest).origin == "simulated, not measured"
-    assert open_dataset(ranking_datasets() / "layout" / "xla" / "random").manifest.origin == UNKNOWN
+def test_datasets_and_runs_know_it(tmp_path):
+    write_tree(tmp_path / "in", LAYOUT, {"train": {"a": layout_arrays(seed=1)}})
+    (unknown,) = preprocess_here(tmp_path / "in", tmp_path / "unknown", LAYOUT)
+    assert unknown.manifest.origin == UNKNOWN
+    (tmp_path / "in" / SIMULATION_NAME).write_text("{}")
+    (known,) = preprocess_here(tmp_path / "in", tmp_path / "known", LAYOUT)
+    assert known.manifest.origin == DatasetFacts.of(known.manifest).origin == "simulated, not measured"
+    joined = JoinedDataset([known, unknown])
+    assert joined.manifest.origin == "simulated, not measured; unknown"

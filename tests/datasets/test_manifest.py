@@ -91,11 +91,16 @@ def test_every_field_of_a_wrong_type_is_named(tmp_path, content, wrong):
         assert "preprocess again" in str(caught.value)
 
 
-@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Manifest)])
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Manifest) if field.name != "origin"])
 def test_a_missing_field_is_named(tmp_path, content, field):
     del content[field]
     with pytest.raises(DatasetError, match=field):
         read_changed(tmp_path, content)
+
+
+def test_a_dataset_from_before_origins_were_recorded_has_an_unknown_one(tmp_path, content):
+    del content["origin"]
+    assert read_changed(tmp_path, seal_json(content)).origin == "unknown"
 
 
 def test_a_foreign_field_is_named(tmp_path, content):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -55,15 +56,18 @@ class ProgramScorer:
         self.program, self.choices = program, program.choices
         self.runs = [open_layout_run(path) for path in expand_runs(run_dirs)]
         self.facts = [DatasetFacts.read(run) for run in self.runs]
-        self._folder = tempfile.TemporaryDirectory(prefix="tpugraphs-program-")
         self.graph = program.arrays
         reference = draw_reference(self.choices, seed)
-        dataset = _write_dataset(Path(self._folder.name), self.choices, self.graph, reference)
-        self._split = dataset.split("test")
-        self._code_of = _find_codes(self.choices, self._split[0].config_values)
-        tasks = [restore_task(run, facts, dataset) for run, facts in zip(self.runs, self.facts, strict=True)]
-        self._scorers = [task.make_scorer() for task in tasks]
-        plain = self._score_plainly(reference)
+        with ExitStack() as resources:  # released here if a run cannot be restored
+            folder = resources.enter_context(tempfile.TemporaryDirectory(prefix="tpugraphs-program-"))
+            dataset = _write_dataset(Path(folder), self.choices, self.graph, reference)
+            self._split = dataset.split("test")
+            resources.callback(self._split.close)
+            self._code_of = _find_codes(self.choices, self._split[0].config_values)
+            tasks = [restore_task(run, facts, dataset) for run, facts in zip(self.runs, self.facts, strict=True)]
+            self._scorers = [task.make_scorer() for task in tasks]
+            plain = self._score_plainly(reference)
+            self._resources = resources.pop_all()
         self._means, self._deviations = plain.mean(axis=1), np.maximum(plain.std(axis=1), 1e-12)
 
     def __enter__(self) -> ProgramScorer:
@@ -76,8 +80,7 @@ class ProgramScorer:
 
     def close(self) -> None:
         """Removes the temporary files; no score can be computed any more."""
-        self._split.close()
-        self._folder.cleanup()
+        self._resources.close()
 
     @property
     def spread(self) -> float:

@@ -44,7 +44,7 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str = "") ->
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"{what}: waited {seconds} s"
-        time.sleep(0.01)
+        time.sleep(0.02)
 
 
 def free_port() -> int:

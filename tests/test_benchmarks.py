@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 REAL = {
+    "box",
     "epoch_against_torch",
     "featurize",
     "node_classification",
@@ -86,6 +87,12 @@ TABLES = {
         "opcodes of the real archives: ",
     ],
     "label_fidelity": ["alexnet_b", "resnet_b", "unet2d_b", "unet3d_b", "bert_b", "lstm_b", "recommender_b"],
+    "box": [
+        "2 members, trained on runtimes of the simulated TPU",
+        *("| simulated valid split | tau |", "|---", "| layout:xla:default |", "| layout:nlp:random |"),
+        *("| real graph | tau |", "|---", "| alexnet |", "| unet_3d_random |"),
+    ],
+    "own_programs": ["| program | config nodes |", "|---", "| the CNN's gradients, HLO text dump |"],
     "ablation": ["| option | tau |", "|---", "| base |", "| ema |"],
     "search": [
         "| score | found by |",
@@ -126,7 +133,7 @@ def test_every_benchmark_is_run_here():
 )
 def test_it_prints_its_table(name, request, tmp_path):
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    if name == "tpu_step":
+    if name in ("tpu_step", "own_programs"):
         pytest.importorskip("libtpu", reason="the extra tpu-compiler is not installed")
     if name in REAL:
         environment["TPUGRAPHS_REAL_DATA"] = str(request.getfixturevalue("real_data"))

@@ -114,6 +114,7 @@ def test_an_interrupted_demo_leaves_no_process(tmp_path, number: int, code: int)
     assert "Traceback" not in (out / "logs" / "simulate.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_failure_ends_the_stages_beside_it(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(demo, "_start", lambda stage: started.append(start(stage)) or started[-1])
     started: list[subprocess.Popen] = []

@@ -200,6 +200,7 @@ def test_the_library_page_runs(tmp_path: Path, monkeypatch) -> None:
     assert float(names["loss"][0]) > 0
 
 
+@pytest.mark.slow
 def test_the_notebook_runs(tmp_path: Path, monkeypatch) -> None:
     cells = json.loads((ROOT / "notebooks" / "polynormer_layer.ipynb").read_text())["cells"]
     code = [cell for cell in cells if cell["cell_type"] == "code"]

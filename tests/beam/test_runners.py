@@ -174,6 +174,7 @@ def check_killed_twice(slow_tree: Path, tmp_path: Path, moments: random.Random, 
     RankingDataset(disturbed / FOLDER).verify()
 
 
+@pytest.mark.slow
 def test_killed_twice_and_run_again_equals_undisturbed(slow_tree, tmp_path, moments):
     check_killed_twice(slow_tree, tmp_path, moments, *ONE_WORKER)
 

@@ -622,6 +622,7 @@ FILLING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILLING)
 def test_a_disk_that_fills_up_is_one_line(name: str, places: Places, tmp_path: Path, capfd) -> None:
     places.out = tmp_path / "out"

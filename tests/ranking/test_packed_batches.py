@@ -30,6 +30,7 @@ def test_the_loss_is_that_of_the_same_graphs_without_packing(name, static):
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_packed_run_resumes_to_the_same_weights(tmp_path):
     overrides = ("data.graphs_per_batch=3", "data.batch_nodes=40", "training.epochs=3")
     strategy = tf.distribute.get_strategy()

@@ -39,6 +39,7 @@ def test_restored_ranker_has_the_logged_validation_metrics(trained: Trained) -> 
     assert summarize(graphs)["overall"] == pytest.approx(logged, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_run_that_ended_in_the_warm_up_is_restored_in_its_phase(tmp_path) -> None:
     """The phase is that of the best checkpoint's epoch, not the default of the model."""
     config = small_config(LAYOUT, "training.local_epochs=1", "training.epochs=1", "training.steps_per_epoch=1")

@@ -91,6 +91,7 @@ SHAPE = {
     "seed": int,
     "program": {"name": str, "num_nodes": int, "num_config_nodes": int, "topology": type(None), "provenance": str},
     "runs": [{"run": str, "collections": [str], "runtimes": str, "calibration_graphs": (int, type(None))}],
+    "box": type(None),
     "novelty": {"unseen_opcodes": list, "unseen_share": NUMBER, "outside_share": NUMBER, "do_not_trust": bool},
     "num_candidates": int,
     "default_rank": int,

@@ -46,10 +46,10 @@ def test_the_first_batch_has_the_start_the_priors_best_and_some_drawn_ones():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_linear_truth_is_solved_in_few_batches_without_a_prior(seed):
-    """One of 32,768 candidates, with 64 measurements."""
+    """One of 32,768 candidates, with 80 measurements."""
     choices = make_choices([8] * 5)
     truth, factors = linear_truth(choices.counts, seed)
-    measured = run(Tuner(choices, search_source(choices, budget=300), seed=seed), truth, 8)
+    measured = run(Tuner(choices, search_source(choices, budget=300), seed=seed), truth, 10)
     assert measured.seconds.min() == pytest.approx(np.exp(factors.min(axis=0).sum()))
 
 

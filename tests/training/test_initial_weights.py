@@ -109,6 +109,7 @@ def test_a_run_keeps_the_weights_that_it_was_started_from(source, tmp_path) -> N
         train_here(source, "training.ema_decay=0.5", init_from=run)
 
 
+@pytest.mark.slow
 def test_the_command_line_tunes_on_few_candidates(source, tmp_path) -> None:
     """Also with several seeds, whose runs see different candidates."""
     data = simulated_collections() / "data"

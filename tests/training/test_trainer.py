@@ -257,6 +257,7 @@ def test_a_finished_run_is_extended_by_more_epochs(tmp_path, caplog):
     assert int(weights(tmp_path / "run")[ITERATIONS]) == 4 * 2
 
 
+@pytest.mark.slow
 def test_patience_that_has_ended_is_told_when_a_run_is_extended(tmp_path, caplog):
     settings = ("training.learning_rate=0", "training.patience=1")
     train_here(tmp_path, "training.epochs=3", *settings)
@@ -265,6 +266,7 @@ def test_patience_that_has_ended_is_told_when_a_run_is_extended(tmp_path, caplog
     assert "ended after 2 of 9 epochs: training.patience=1" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_loss_that_grew_is_told(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(training, "_HUGE_LOSS", 0.0)
     train_here(tmp_path, "training.epochs=1")
@@ -405,6 +407,7 @@ def test_two_devices_learn_what_one_learns(tmp_path, overrides):
     assert_close_weights(tmp_path, one_device(*overrides))
 
 
+@pytest.mark.slow
 def test_two_devices_draw_and_average(tmp_path):
     """Dropout of states and edges and averages of all weights, those of batch norm included: a run that ends."""
     model = ("model.encoder=polynormer-local", "model.hidden_dim=8", "model.num_heads=2", "model.post_norm=true")

@@ -39,7 +39,7 @@ def test_the_best_and_others_are_judged_beside_the_default(judged):
     found = judged()
     assert found.names == ("the default", "rank 1", "rank 2", "rank 3", "rank 5")
     assert [each.cycles for each in found.judgements] == [1000, 800, 900, 900, 1150]
-    assert found.tau == pytest.approx(1.0)
+    assert found.tau == pytest.approx(1.0) and found.names[found.best] == "rank 1" and found.numbers[found.best] == 4
     lines = found.describe().splitlines()
     assert lines[1].split() == ["the", "default", "+0.00", "1,000", "2.0", "+0.0", "%"]
     assert lines[2].split() == ["rank", "1", "+2.00", "800", "1.6", "-20.0", "%"]
@@ -47,12 +47,15 @@ def test_the_best_and_others_are_judged_beside_the_default(judged):
 
 
 def test_the_correlation_is_negative_where_the_compiler_disagrees(judged):
-    assert judged(sign=1).tau == pytest.approx(-1.0)
+    found = judged(sign=1)
+    assert found.tau == pytest.approx(-1.0)
+    assert found.names[found.best] == "rank 5", "what is applied is best by the compiler's word"
 
 
 def test_a_refused_candidate_is_named_and_not_counted(judged):
     found = judged(refused=(4,))
     assert "does not fit: 20G" in found.describe().splitlines()[2]
+    assert found.names[found.best] == "rank 2"
     assert found.tau == pytest.approx(1.0)
 
 

@@ -19,6 +19,8 @@ from tpugraphs_polynormer.hlo.sampling import MAX_CANDIDATES
 from tpugraphs_polynormer.process import import_tensorflow
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from tpugraphs_polynormer.compiler.program import CompiledProgram
     from tpugraphs_polynormer.compiler.session import CompilerSession
     from tpugraphs_polynormer.hlo.layout_program import LayoutProgram
@@ -56,7 +58,10 @@ def add_rank(stages: argparse._SubParsersAction) -> None:
         f"{', '.join(chip.example for chip in CHIPS.values())} (default: the program as given)",
     )
     add_number(rank, "--verify", 1, "let the compiler estimate the default and so many of the best (default: none)")
-    apply = "what to do with the best: write HLO with its layouts forced, beside --output, or print JAX's constraints"
+    apply = (
+        "the best, by the compiler's word if --verify is given: write HLO with its layouts forced, beside --output, or "
+    )
+    apply += "print JAX's constraints"
     rank.add_argument("--apply", choices=("hlo", "jax"), help=f"{apply} (default: nothing)")
     add_number(rank, "--time-limit", 1, "seconds of one compilation", default=600)
 
@@ -74,12 +79,15 @@ def _run_rank(args: argparse.Namespace) -> None:
     with use_session(None, args.topology, args.time_limit) as session:
         program = compile_program(args.program.read_bytes(), args.topology, session=session)
         ranking = _rank(args, program)
+        number, name = int(ranking.order[0]), "rank 1"
         if args.verify:
             from tpugraphs_polynormer.ranking.program_judging import verify_ranking
 
-            print(f"\n{verify_ranking(ranking, session, count=args.verify).describe()}")
+            found = verify_ranking(ranking, session, count=args.verify)
+            print(f"\n{found.describe()}")
+            number, name = found.numbers[found.best], found.names[found.best]
         if args.apply:
-            _apply(args, program, ranking, session)
+            _apply(args, program, ranking.indices[number], name, session)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -114,18 +122,16 @@ def _rank(args: argparse.Namespace, program: Module | LayoutProgram) -> ProgramR
 
 
 def _apply(
-    args: argparse.Namespace, program: CompiledProgram, ranking: ProgramRanking, session: CompilerSession
+    args: argparse.Namespace, program: CompiledProgram, best: np.ndarray, name: str, session: CompilerSession
 ) -> None:
-    best = ranking.indices[ranking.order[0]]
+    """Prints or writes the layouts of one candidate: the best verified one, or that of rank 1."""
     if args.apply == "jax":
         from tpugraphs_polynormer.compiler.jax_layouts import describe_constraints
 
-        print(
-            f"\nfrom jax.experimental.layout import Layout, with_layout_constraint\n\n"
-            f"{describe_constraints(program, best)}"
-        )
+        print("\nfrom jax.experimental.layout import Layout, with_layout_constraint")
+        print(f"\n# the layouts of {name}\n{describe_constraints(program, best)}")
         return
     from tpugraphs_polynormer.ranking.program_judging import write_applied
 
     written = write_applied(args.output, program, best, session)
-    conclude(f"{' and '.join(map(str, written))}: the best candidate's layouts, forced by LayoutConstraint calls")
+    conclude(f"{' and '.join(map(str, written))}: the layouts of {name}, forced by LayoutConstraint calls")

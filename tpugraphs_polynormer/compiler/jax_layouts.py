@@ -50,7 +50,7 @@ class Constraint:
     opcode: str
     orders: NodeOrders
     shapes: tuple[tuple[int, ...], ...]  # of the result and the operands
-    source: str  # such as model.py:13, or the op's name where the file is not known
+    source: str  # such as model.py:13, or the op's or instruction's name where the file is not known
     is_default: bool  # the compiler's own choice, kept where neighbours change
 
     def __str__(self) -> str:
@@ -114,7 +114,7 @@ def describe_constraints(program: CompiledProgram, indices: np.ndarray) -> str:
     orders, lines, left_out = program.forced_orders(indices), [], []
     for node, index in zip(program.config_nodes, np.asarray(indices).tolist(), strict=True):
         origin = program.origins.get(node.name)
-        if index and origin is not None and origin.unchanged and (origin.source_file or origin.op_name):
+        if index and origin is not None and origin.unchanged:
             lines.append(str(_make_constraint(program, node, origin, orders[node.name], is_default=False)))
         elif index:
             left_out.append(node.name)
@@ -132,7 +132,7 @@ def _make_constraint(
         opcode=node.opcode,
         orders=orders,
         shapes=program.tensor_shapes(node),
-        source=f"{origin.source_file}:{origin.source_line}" if origin.source_file else origin.op_name,
+        source=f"{origin.source_file}:{origin.source_line}" if origin.source_file else origin.op_name or origin.name,
         is_default=is_default,
     )
 

@@ -26,7 +26,7 @@ from tpugraphs_polynormer.compiler.xla import check_versions
 from tpugraphs_polynormer.errors import HloError, UserError
 from tpugraphs_polynormer.hlo.choices import Choices, enumerate_choices
 from tpugraphs_polynormer.hlo.layout_program import LayoutProgram
-from tpugraphs_polynormer.hlo.module import Instruction, Module
+from tpugraphs_polynormer.hlo.module import Instruction, Metadata, Module
 from tpugraphs_polynormer.hlo.protobuf import parse_module
 from tpugraphs_polynormer.hlo.sampling import gather_layouts
 from tpugraphs_polynormer.hlo.text import is_text
@@ -85,6 +85,11 @@ class CompiledProgram(LayoutProgram):
             node.name: complete_orders(layout, self.assigned[node.name])
             for node, layout in zip(self.config_nodes, layouts, strict=True)
         }
+
+    def find_metadata(self, node: Instruction) -> Metadata | None:
+        """The traced op and the source line of the instruction that a node was made of; the snapshot has neither."""
+        origin = self.origins.get(node.name)
+        return origin and Metadata(origin.op_name, origin.source_file, origin.source_line)
 
     def tensor_shapes(self, node: Instruction) -> tuple[tuple[int, ...], ...]:
         """The dimensions of a config node's result and operands."""

@@ -10,7 +10,7 @@ from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.choices import Choices, enumerate_choices
 from tpugraphs_polynormer.hlo.describe import describe_layouts
 from tpugraphs_polynormer.hlo.features import ModuleArrays, featurize_module
-from tpugraphs_polynormer.hlo.module import Instruction, Module
+from tpugraphs_polynormer.hlo.module import Instruction, Metadata, Module
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,10 @@ class LayoutProgram:
         """The instructions whose layouts are chosen, in the order of `choices`."""
         instructions = [each for computation in self.module.computations for each in computation.instructions]
         return [instructions[row] for row in self.choices.node_ids.tolist()]
+
+    def find_metadata(self, node: Instruction) -> Metadata | None:
+        """What is known of the source of a config node; None if nothing is."""
+        return node.metadata
 
     @property
     def provenance(self) -> str:

@@ -91,10 +91,15 @@ def to_json(ranking: ProgramRanking) -> dict[str, Any]:
                 "name": node.name,
                 "opcode": node.opcode,
                 "shape": describe_shape(node.shape),
-                "op_name": node.metadata.op_name if node.metadata else "",
-                "source": node.metadata.source if node.metadata else "",
+                "op_name": metadata.op_name if metadata else "",
+                "source": metadata.source if metadata else "",
             }
-            for row, node in zip(program.choices.node_ids.tolist(), program.config_nodes, strict=True)
+            for row, node, metadata in zip(
+                program.choices.node_ids.tolist(),
+                program.config_nodes,
+                map(program.find_metadata, program.config_nodes),
+                strict=True,
+            )
         ],
         "best": [_candidate(ranking, each) for each in ranking.best],
     }

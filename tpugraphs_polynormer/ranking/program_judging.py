@@ -19,14 +19,25 @@ from tpugraphs_polynormer.ranking.tables import format_table
 class Verification:
     """The compiler's estimates beside a ranking's scores.
 
-    `names` [c] of the judged candidates: the default, and the others by rank. `scores` float64 [c]: higher
-    is faster. `judgements` [c]: of the compiler, all with their layouts forced. `unforced`: of the program as it is.
+    `numbers` [c] of the judged candidates in the ranking, and their `names`: the default, the others by rank. `scores`
+    float64 [c]: higher is faster. `judgements` [c]: of the compiler, all with their layouts forced. `unforced`: of the
+    program as it is.
     """
 
+    numbers: tuple[int, ...]
     names: tuple[str, ...]
     scores: np.ndarray
     judgements: tuple[Judgement, ...]
     unforced: Judgement
+
+    @property
+    def best(self) -> int:
+        """The position of the candidate with the fewest cycles; the default, if no other has fewer."""
+        return min(range(len(self.numbers)), key=lambda each: (self._cycles(each), each))
+
+    def _cycles(self, position: int) -> float:
+        judgement = self.judgements[position]
+        return float("inf") if judgement.error else judgement.cycles
 
     @property
     def tau(self) -> float:
@@ -67,7 +78,9 @@ def verify_ranking(ranking: ProgramRanking, session: CompilerSession, *, count: 
     numbers = [0, *(number for _, number in judged)]
     names = ["the default", *(f"rank {rank:,}" for rank, _ in judged)]
     judgements = judge_candidates(ranking.program, ranking.indices[numbers], session)
-    return Verification(tuple(names), ranking.scores[numbers], tuple(judgements), ranking.program.unforced_judgement)
+    return Verification(
+        tuple(numbers), tuple(names), ranking.scores[numbers], tuple(judgements), ranking.program.unforced_judgement
+    )
 
 
 def write_applied(path: Path, program: CompiledProgram, indices: np.ndarray, session: CompilerSession) -> list[Path]:

@@ -206,7 +206,7 @@ class ProgramRanking:
         """The source line and the operation's name of the first node of a change that has them; empty without."""
         nodes = self.program.config_nodes
         for number in change.nodes:
-            metadata = nodes[number].metadata
+            metadata = self.program.find_metadata(nodes[number])
             if metadata is not None:
                 return ", ".join(filter(None, (metadata.source, metadata.op_name)))
         return ""

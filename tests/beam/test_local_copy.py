@@ -120,6 +120,18 @@ def test_training_and_prediction_are_those_of_local_data(preprocessed, trained, 
     assert files_of(tmp_path / "remote") == files_of(tmp_path / "local")
 
 
+def test_evaluation_report_and_export_read_the_store(preprocessed, trained, tmp_path, cache):
+    for name, datasets in (("remote", DATASETS), ("local", str(trained.data))):
+        own = ["--run-dir", str(trained.layout), "--datasets", datasets]
+        assert main(["evaluate", *own, "--output", str(tmp_path / name), "--strategy", "cpu"]) == 0
+        assert main(["report", *own, "--output", str(tmp_path / f"{name}.html"), "--candidates", "4"]) == 0
+        assert main(["export", *own, "--output", str(tmp_path / f"{name}_model" / "1")]) == 0
+        assert (tmp_path / f"{name}_model" / "1" / "saved_model.pb").is_file()
+    assert files_of(tmp_path / "remote") == files_of(tmp_path / "local")
+    pages = [(tmp_path / f"{name}.html").read_text() for name in ("remote", "local")]
+    assert len(pages[0]) > 10_000 and abs(len(pages[0]) - len(pages[1])) < 500
+
+
 def test_each_file_is_copied_once_and_verified(preprocessed, trained, cache):
     before = len(preprocessed.requests())
     folder = copy_datasets(DATASETS, [LAYOUT])

@@ -65,7 +65,7 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Constraints:
-    """What a candidate says about a JAX function: constraints by equation, and the nodes that no equation stands for.
+    """What a candidate says about a JAX function: constraints by equation, and the nodes without an equation.
 
     `left_out` has a reason for each config node that the compiler made or changed itself, or whose equation is unknown.
     """

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from tpugraphs_polynormer.hlo.layout_flow import ProgramLayouts
 from tpugraphs_polynormer.hlo.layout_program import LayoutProgram, number_layouts, presume_layouts
 from tpugraphs_polynormer.hlo.module import Module
 from tpugraphs_polynormer.ranking.box import box_runs, describe_card, read_card
@@ -25,7 +24,7 @@ from tpugraphs_polynormer.ranking.program_scorer import ProgramScorer
 from tpugraphs_polynormer.ranking.reasons import explain_candidate
 from tpugraphs_polynormer.ranking.search import search_layouts
 from tpugraphs_polynormer.simulator.copies import ProgramCopies
-from tpugraphs_polynormer.simulator.costs import price_choices
+from tpugraphs_polynormer.simulator.costs import lay_out, price_choices
 from tpugraphs_polynormer.simulator.optimum import find_optimum
 
 RunDirs = Sequence[Path | str] | Path | str
@@ -127,7 +126,7 @@ def explain_best(
     program, graph = scorer.program, scorer.graph
     indices, scores = log.indices, log.scores
     order = rank_candidates(scores.mean(axis=0))
-    copies, chosen = ProgramCopies(_list_layouts(scorer)), order[:top].tolist()
+    copies, chosen = ProgramCopies(lay_out(graph, scorer.choices)), order[:top].tolist()
     best = tuple(
         RankedCandidate(
             rank=rank,
@@ -165,10 +164,3 @@ def _list(run_dirs: RunDirs | None) -> Sequence[Path | str]:
     if run_dirs is None:
         return box_runs()
     return [run_dirs] if isinstance(run_dirs, str | Path) else run_dirs
-
-
-def _list_layouts(scorer: ProgramScorer) -> ProgramLayouts:
-    """The program as the cost model reads it, with all choices of each config node."""
-    graph, choices = scorer.graph, scorer.choices
-    tables = [choices.table[start : start + count] for start, count in zip(choices.starts, choices.counts, strict=True)]
-    return ProgramLayouts(graph.node_feat, graph.node_opcode, graph.edge_index, choices.node_ids, tables)

@@ -199,12 +199,16 @@ class LayoutCosts:
         return table
 
 
-def price_choices(graph: ModuleArrays, choices: Choices) -> LayoutCosts:
-    """The costs of a program by choice numbers, from its arrays and the choices of its config nodes."""
+def lay_out(graph: ModuleArrays, choices: Choices) -> ProgramLayouts:
+    """A program as the cost model reads it, from its arrays and the choices of its config nodes."""
     spans = zip(choices.starts.tolist(), choices.counts.tolist(), strict=True)
     tables = [choices.table[start : start + count] for start, count in spans]
-    arrays = (graph.node_feat, graph.node_opcode, graph.edge_index)
-    return LayoutCosts(ProgramLayouts(*arrays, choices.node_ids, tables))
+    return ProgramLayouts(graph.node_feat, graph.node_opcode, graph.edge_index, choices.node_ids, tables)
+
+
+def price_choices(graph: ModuleArrays, choices: Choices) -> LayoutCosts:
+    """The costs of a program by choice numbers."""
+    return LayoutCosts(lay_out(graph, choices))
 
 
 def kernel_operand(program: ProgramLayouts, node: int) -> int | None:

@@ -5,7 +5,6 @@ import os
 import numpy as np
 import pytest
 
-from tests.hlo.jax_programs import small_transformer
 from tests.hlo.programs import check_candidates
 from tpugraphs_polynormer.archives.npz import read_archive
 from tpugraphs_polynormer.cli.main import main
@@ -20,6 +19,8 @@ from tpugraphs_polynormer.hlo.sampling import draw_indices, gather_layouts
 pytestmark = pytest.mark.tpu_compiler
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 jax = pytest.importorskip("jax")
+from tests.hlo.jax_programs import small_transformer  # noqa: E402
+
 TOPOLOGY = "v3:2x2"
 
 

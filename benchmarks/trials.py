@@ -199,7 +199,7 @@ def simulate(work: Path, scale: str, collections: Sequence[str]) -> tuple[Path, 
     """The archives and the datasets of a simulation below `work`."""
     archives, datasets = work / "simulated", work / "data"
     only = ["--collections", *collections]
-    run_once(work, "simulate", ["simulate", "--archives", str(archives), "--scale", scale, *only])
+    run_once(work, "simulate", ["simulate", "--archives", str(archives), "--scale", scale, "--operands", *only])
     run_once(work, "preprocess", ["preprocess", "--archives", str(archives), "--datasets", str(datasets), *only])
     return archives, datasets
 

@@ -14,6 +14,7 @@ from tests.small_datasets import LAYOUT, TILE, preprocess_here
 from tpugraphs_polynormer.config.schema import RankingConfig, RankingDataConfig, load_config
 from tpugraphs_polynormer.datasets.input_pipeline import make_training_dataset
 from tpugraphs_polynormer.datasets.reader import RankingDataset
+from tpugraphs_polynormer.hlo.operands import NUM_OPERAND_BITS
 from tpugraphs_polynormer.ranking.task import DatasetFacts, build_ranking_model
 
 # Narrow and short: what is tested is the same at any width.
@@ -46,10 +47,16 @@ def small_config(collection: str = LAYOUT, *overrides: str) -> RankingConfig:
     return load_config(None, (*small, *heads, f"data.collection={collection}", *overrides))
 
 
+def draw_operands(num_nodes: int, seed: int) -> np.ndarray:
+    """What an archive may say of operands (hlo/operands.py), drawn."""
+    return np.random.default_rng(seed).integers(0, 1 << NUM_OPERAND_BITS, num_nodes)
+
+
 def learnable_layout(num_nodes: int, num_config: int, num_candidates: int, seed: int) -> dict:
     """A graph whose runtime grows with the first minor-to-major entry of every config node; all opcodes among five."""
     arrays = layout_arrays(num_nodes, num_config, num_candidates, seed)
     arrays["node_opcode"] = arrays["node_opcode"] % 5 + 1
+    arrays["node_operands"] = draw_operands(num_nodes, seed)
     arrays["config_runtime"] = (1e6 * (10 + arrays["node_config_feat"][:, :, 0].sum(1))).astype(np.int64)
     return arrays
 
@@ -57,6 +64,7 @@ def learnable_layout(num_nodes: int, num_config: int, num_candidates: int, seed:
 def learnable_tile(num_nodes: int, num_candidates: int, seed: int) -> dict:
     """A kernel whose runtime is the product of its output bounds."""
     arrays = tile_arrays(num_nodes, num_candidates, seed)
+    arrays["node_operands"] = draw_operands(num_nodes, seed)
     arrays["config_runtime"] = (1e6 * (1 + arrays["config_feat"][:, 15])).astype(np.int64)
     return arrays
 

@@ -144,6 +144,8 @@ BREAKS = {
     "bool opcodes": (lambda a: a.update(node_opcode=np.ones(12, bool)), "node_opcode"),
     "object array": (lambda a: a.update(node_opcode=np.array([{}] * 12, object)), "node_opcode"),
     "text array": (lambda a: a.update(node_opcode=np.array(["x"] * 12)), "node_opcode"),
+    "operands too large": (lambda a: a.update(node_operands=np.full(12, 1 << 27)), "node_operands"),
+    "operand count": (lambda a: a.update(node_operands=np.zeros(11, int)), "node_operands"),
     "splits fall": (lambda a: a.update(node_splits=np.array([5, 3])), "node_splits"),
     "splits of rank 3": (lambda a: a.update(node_splits=np.zeros((1, 1, 1), int)), "node_splits"),
 }

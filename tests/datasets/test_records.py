@@ -29,7 +29,8 @@ def folders(tmp_path_factory) -> dict[str, Path]:
 
 
 def archive_of(arrays: dict, name: str = "g") -> LayoutArchive:
-    return LayoutArchive(Path(f"{name}.npz"), **(arrays | {"node_splits": arrays["node_splits"].reshape(-1)}))
+    own = {"node_splits": arrays["node_splits"].reshape(-1), "node_operands": arrays.get("node_operands")}
+    return LayoutArchive(Path(f"{name}.npz"), **(arrays | own))
 
 
 @pytest.mark.parametrize("collection", [LAYOUT, TILE])
@@ -44,6 +45,7 @@ def test_plain_tfgnn_code_reads_the_shards(folders, collection):
         ops, feeds = graph.node_sets["op"], graph.edge_sets["feed"].adjacency
         assert np.array_equal(ops["features"], arrays["node_feat"])
         assert np.array_equal(ops["opcode"], arrays["node_opcode"])
+        assert not ops["operands"].numpy().any()  # an official archive says nothing of them
         assert np.array_equal(ops["node_id"], np.arange(len(arrays["node_feat"])))
         pairs = np.stack([feeds.target, feeds.source], axis=1)  # consumer, producer, as in the archive
         assert np.array_equal(pairs, arrays["edge_index"])

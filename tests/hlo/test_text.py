@@ -35,7 +35,7 @@ from tpugraphs_polynormer.simulator.scales import SCALES
 def assert_same_graph(found: Module, expected: Module) -> None:
     """Equal arrays and choices; ids may differ."""
     graphs = featurize_module(found), featurize_module(expected)
-    for key in ("node_feat", "node_opcode", "edge_index", "node_splits"):
+    for key in ("node_feat", "node_opcode", "edge_index", "node_splits", "node_operands"):
         assert np.array_equal(*(getattr(graph, key) for graph in graphs)), key
     choices = enumerate_choices(found), enumerate_choices(expected)
     for key in ("node_ids", "table", "starts", "counts", "groups", "links"):

@@ -96,6 +96,17 @@ def test_a_folder_of_another_seed_is_refused(tree):
         simulate(tree, "tiny", 8)
 
 
+def test_operands_are_one_more_member_and_cannot_be_added_later(tree, tmp_path):
+    simulate(tmp_path, "tiny", 7, collections=["tile:xla"], operands=True)
+    for path in sorted((tmp_path / "npz").rglob("*.npz")):
+        plain, found = (np.load(each, allow_pickle=False) for each in (tree / path.relative_to(tmp_path), path))
+        assert found.files == [*plain.files, "node_operands"]
+        assert all(np.array_equal(found[key], plain[key]) for key in plain.files)
+        assert (found["node_operands"] > 0).all()
+    with pytest.raises(UserError, match="holds a simulation of operands True, not False"):
+        simulate(tmp_path, "tiny", 7, collections=["tile:xla"])
+
+
 def test_another_seed_gives_other_programs(tree, tmp_path):
     folder, plan = Path("layout/xla/random/train"), SCALES["tiny"]
     simulate_graph(tmp_path, folder, plan, 8, 0)

@@ -55,22 +55,22 @@ def featurize_file(path: Path | str, **draw: Any) -> Arrays:
     return archives[0]
 
 
-def featurize_bytes(data: bytes, **draw: Any) -> list[Arrays]:
+def featurize_bytes(data: bytes, *, operands: bool = False, **draw: Any) -> list[Arrays]:
     """The archives of a layout tuning file (one), a tile tuning file (one per kernel), or a plain module (one).
 
     A plain module has no measurements: it becomes a layout archive with drawn candidates, the first of them the
-    presumed default of the compiler, and with runtimes 0, as in the dataset's test split. `draw` are the arguments of
-    `module_arrays`.
+    presumed default of the compiler, and with runtimes 0, as in the dataset's test split. With `operands` archives also
+    have node_operands, which official ones do not. `draw` are the other arguments of `module_arrays`.
 
     Raises:
       HloError: the bytes are none of these.
     """
     kind = detect_kind(data)
     if kind == "layout":
-        return [layout_tuning_arrays(parse_layout_tuning(data))]
+        return [layout_tuning_arrays(parse_layout_tuning(data), operands=operands)]
     if kind == "module":
-        return [module_arrays(parse_program(data), **draw)]
-    archives = [tile_tuning_arrays(kernel) for kernel in parse_tile_tuning(data)]
+        return [module_arrays(parse_program(data), operands=operands, **draw)]
+    archives = [tile_tuning_arrays(kernel, operands=operands) for kernel in parse_tile_tuning(data)]
     kept = [archive for archive in archives if archive is not None]
     if not kept:
         raise HloError(
@@ -88,11 +88,16 @@ def read_program(path: Path | str) -> Module:
 
 
 def module_arrays(
-    module: Module | LayoutProgram, *, num_candidates: int = 1, seed: int = 0, mode: str = "default"
+    module: Module | LayoutProgram,
+    *,
+    num_candidates: int = 1,
+    seed: int = 0,
+    mode: str = "default",
+    operands: bool = False,
 ) -> Arrays:
     """The layout archive of a program without measurements: drawn candidates, the default first, runtimes 0.
 
-    A plain module has the presumed default, and need not have a config node.
+    A plain module has the presumed default, and need not have a config node. With `operands` also node_operands.
     """
     program = LayoutProgram(module, enumerate_choices(module)) if isinstance(module, Module) else module
     choices = program.choices
@@ -101,6 +106,7 @@ def module_arrays(
         node_config_ids=choices.node_ids,
         node_config_feat=draw_candidates(choices, num_candidates, seed=seed, mode=mode),
         config_runtime=np.zeros(num_candidates, dtype=np.int64),
+        operands=operands,
     )
 
 
@@ -112,7 +118,7 @@ def featurize_path(
     In a folder these are all *.pb, and the *.txt and *.hlo that contain HLO text and have no *.pb of the same name
     beside them. A single .npz archive is accepted too: it is checked and written with the official dtypes and shapes.
     A file with several kernels becomes a folder of numbered archives. An unusable file in a folder is logged and named
-    in the result; the others are still converted. `draw` are the arguments of `module_arrays`.
+    in the result; the others are still converted. `draw` are the arguments of `featurize_bytes`.
 
     Args:
       source, output: a file and a file, or two folders.
@@ -199,6 +205,8 @@ def _archive_arrays(path: Path) -> Arrays:
     """The arrays of an npz archive, with the official dtypes and shapes."""
     archive = read_archive(path)
     arrays = {key: getattr(archive, key) for key in MEMBERS[archive.kind]}
+    if archive.node_operands is not None:
+        arrays["node_operands"] = archive.node_operands
     if archive.kind == "layout":
         arrays["node_splits"] = archive.node_splits[np.newaxis]
     return order_members(arrays)

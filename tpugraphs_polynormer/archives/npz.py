@@ -26,6 +26,7 @@ from tpugraphs_polynormer.catalog import (
     NUM_TILE_FEATURES,
 )
 from tpugraphs_polynormer.errors import UserError
+from tpugraphs_polynormer.hlo.operands import NUM_OPERAND_BITS
 
 _BLOCK_BYTES = 4 << 20  # of dense float32 candidates per block: a block fits in the cache
 _ZIP_FAULTS = (
@@ -77,6 +78,7 @@ class ProgramGraph:
     node_opcode: np.ndarray  # [n] uint8
     edge_index: np.ndarray  # [m, 2] int64
     config_runtime: np.ndarray  # [c] int64 nanoseconds, all 0 where hidden
+    node_operands: np.ndarray | None  # [n] int64, see hlo/operands.py; None in official archives
 
     @property
     def name(self) -> str:
@@ -318,11 +320,16 @@ def _read_graph(members: _Members) -> dict[str, np.ndarray]:
         raise members.fail("config_runtime", "no values", "at least one candidate")
     if runtimes.any() and not runtimes.all():
         raise members.fail("config_runtime", "zeros among measured runtimes", "all measured, or all 0 (hidden)")
+    operands = None
+    if "node_operands" in members.names:
+        highest = (1 << NUM_OPERAND_BITS) - 1
+        operands = members.read_integers("node_operands", (num_nodes,), 0, highest, "packed operands")
     return {
         "node_feat": node_feat,
         "node_opcode": opcodes.astype(np.uint8),
         "edge_index": edges,
         "config_runtime": runtimes,
+        "node_operands": operands,
     }
 
 

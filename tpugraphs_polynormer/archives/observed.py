@@ -42,7 +42,9 @@ def observe_program(archive: LayoutArchive) -> ObservedProgram:
         groups=groups.ravel(),
         links=np.zeros((0, 3), np.int64),
     )
-    arrays = ModuleArrays(archive.node_feat, archive.node_opcode, archive.edge_index, archive.node_splits, {})
+    arrays = ModuleArrays(
+        archive.node_feat, archive.node_opcode, archive.edge_index, archive.node_splits, {}, archive.node_operands
+    )
     seconds = np.bincount(rows, archive.config_runtime) / np.bincount(rows) / 1e9
     return ObservedProgram(arrays, choices, indices, seconds)
 

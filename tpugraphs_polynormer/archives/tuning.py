@@ -10,12 +10,12 @@ from tpugraphs_polynormer.hlo.features import ModuleArrays, featurize_module, pa
 from tpugraphs_polynormer.hlo.tuning import LayoutTuning, TileSizes, TileTuning
 
 
-def layout_tuning_arrays(tuning: LayoutTuning) -> dict[str, np.ndarray]:
+def layout_tuning_arrays(tuning: LayoutTuning, *, operands: bool = False) -> dict[str, np.ndarray]:
     """The layout archive of a tuning record: official keys, dtypes, shapes, memory and row order.
 
     node_feat float32 [n, 140], node_opcode uint8 [n], edge_index int64 [m, 2] in Fortran order, node_config_feat
     float32 [c, nc, 18], node_config_ids int64 [nc], config_runtime int64 [c], node_splits int64 [1, s]. A run without
-    layouts, without a profile or with an error is left out.
+    layouts, without a profile or with an error is left out. With `operands` also node_operands int64 [n].
 
     Raises:
       HloError: none of the runs is the compiler's default, or a config node does not exist.
@@ -43,18 +43,25 @@ def layout_tuning_arrays(tuning: LayoutTuning) -> dict[str, np.ndarray]:
         node_config_ids=np.array(tuning.node_ids, dtype=np.int64),
         node_config_feat=layouts,
         config_runtime=np.array([run.runtime_ns for run in kept], dtype=np.int64),
+        operands=operands,
     )
 
 
 def layout_archive(
-    graph: ModuleArrays, *, node_config_ids: np.ndarray, node_config_feat: np.ndarray, config_runtime: np.ndarray
+    graph: ModuleArrays,
+    *,
+    node_config_ids: np.ndarray,
+    node_config_feat: np.ndarray,
+    config_runtime: np.ndarray,
+    operands: bool = False,
 ) -> dict[str, np.ndarray]:
-    """The arrays of a layout archive of a graph and its candidates, in the official order, dtypes and memory orders."""
+    """The arrays of a layout archive of a graph and its candidates, in the official order, dtypes and memory orders.
+
+    With `operands` also what official archives do not have: node_operands (see hlo/operands.py).
+    """
     return order_members(
         {
-            "node_feat": graph.node_feat,
-            "node_opcode": graph.node_opcode,
-            "edge_index": graph.edge_index,
+            **graph.members(operands=operands),
             "node_config_feat": node_config_feat,
             "node_config_ids": node_config_ids,
             "config_runtime": config_runtime,
@@ -63,12 +70,12 @@ def layout_archive(
     )
 
 
-def tile_tuning_arrays(tuning: TileTuning) -> dict[str, np.ndarray] | None:
+def tile_tuning_arrays(tuning: TileTuning, *, operands: bool = False) -> dict[str, np.ndarray] | None:
     """The tile archive of one kernel, or None where the official tool keeps no archive.
 
     node_feat, node_opcode, edge_index, config_feat float32 [c, 24], config_runtime int64 [c],
     config_runtime_normalizers int64 [c] (the runtime of the default run, in every row). A kernel is kept if it has at
-    least two runs, all with tile sizes, one of them the compiler's default.
+    least two runs, all with tile sizes, one of them the compiler's default. With `operands` also node_operands.
     """
     if len(tuning.runs) < 2 or any(run.candidate is None for run in tuning.runs):
         return None
@@ -79,9 +86,7 @@ def tile_tuning_arrays(tuning: TileTuning) -> dict[str, np.ndarray] | None:
         return None
     graph = featurize_module(tuning.module)
     return {
-        "node_feat": graph.node_feat,
-        "node_opcode": graph.node_opcode,
-        "edge_index": graph.edge_index,
+        **graph.members(operands=operands),
         "config_feat": np.array([tile_features(run.candidate) for run in kept], dtype=np.int64).astype(np.float32),
         "config_runtime": np.array([run.runtime_ns for run in kept], dtype=np.int64),
         "config_runtime_normalizers": np.full(len(kept), normalizers[0], dtype=np.int64),

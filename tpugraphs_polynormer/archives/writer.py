@@ -36,6 +36,9 @@ MEMBERS = {
 }
 
 
+OPERANDS = {"node_operands": (np.int64, "C")}  # the member that official archives do not have; see hlo/operands.py
+
+
 @dataclass(frozen=True)
 class Blocks:
     """An array that is written block by block along its first axis."""
@@ -51,8 +54,12 @@ def write_archive(path: Path | str, arrays: Mapping[str, np.ndarray | Blocks]) -
 
 
 def order_members(arrays: Mapping[str, np.ndarray | Blocks]) -> dict[str, np.ndarray | Blocks]:
-    """The arrays of an archive in the official key order, each with the official dtype and memory order."""
+    """The arrays of an archive in the official key order, each with the official dtype and memory order.
+
+    `node_operands` may come with them, and is the last.
+    """
     members = MEMBERS["layout" if "node_config_feat" in arrays else "tile"]
+    members = members | (OPERANDS if "node_operands" in arrays else {})
     if set(arrays) != set(members):
         raise ValueError(f"found the keys {', '.join(arrays)}, expected {', '.join(members)}")
     ordered = {}

@@ -8,9 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpugraphs_polynormer.cli.options import add_number, add_overrides, add_path, check_output, read_config_option
+from tpugraphs_polynormer.cli.options import (
+    add_number,
+    add_overrides,
+    add_path,
+    add_topology,
+    check_output,
+    read_config_option,
+)
 from tpugraphs_polynormer.cli.parser import add_stage
-from tpugraphs_polynormer.compiler.topologies import CHIPS, GIB, find_chip
+from tpugraphs_polynormer.compiler.topologies import GIB, find_chip
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.process import import_tensorflow
 
@@ -39,13 +46,7 @@ def add_compile(stages: argparse._SubParsersAction) -> None:
     where.add_argument(
         "--sizes", choices=("official",), default="official", help="pad to the sizes of the official collections"
     )
-    stage.add_argument(
-        "--topology",
-        nargs="+",
-        required=True,
-        metavar="CHIP:SHAPE",
-        help=f"what to compile for, such as {', '.join(chip.example for chip in CHIPS.values())}",
-    )
+    add_topology(stage, "what to compile for", nargs="+", required=True)
     stage.add_argument("--step", choices=("train", "score"), default="train", help="the step to compile")
     add_number(stage, "--replicas", 1, "devices that sum their gradients", high=64, default=1)
     add_number(stage, "--time-limit", 1, "seconds of one compilation", default=1800)

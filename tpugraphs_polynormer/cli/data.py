@@ -11,8 +11,10 @@ from tpugraphs_polynormer.cli.label import add_label
 from tpugraphs_polynormer.cli.options import (
     add_names,
     add_number,
+    add_operands,
     add_path,
     add_seed,
+    add_topology,
     check_output,
     conclude,
 )
@@ -43,6 +45,7 @@ def _add_simulate(stages: argparse._SubParsersAction) -> None:
     )
     add_seed(simulate, "programs, candidates and measurement noise")
     add_names(simulate, "--collections", "ID", COLLECTIONS, "what to simulate", list(COLLECTIONS))
+    add_operands(simulate)
     add_number(simulate, "--workers", 1, "processes (default: one per core)", default=os.cpu_count() or 1)
 
 
@@ -50,7 +53,8 @@ def _run_simulate(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.simulator.write import simulate
 
     check_output("--archives", args.archives)
-    summary = simulate(args.archives, args.scale, args.seed, collections=args.collections, num_workers=args.workers)
+    how = {"collections": args.collections, "num_workers": args.workers, "operands": args.operands}
+    summary = simulate(args.archives, args.scale, args.seed, **how)
     for collection, counts in summary.items():
         print(f"{collection}: {counts['graphs']:,} graphs, {counts['candidates']:,} candidates (simulated)")
     num_graphs, num_candidates = (sum(each[name] for each in summary.values()) for name in ("graphs", "candidates"))
@@ -151,11 +155,8 @@ def _add_featurize(stages: argparse._SubParsersAction) -> None:
     add_path(featurize, "--output", "PATH", "an npz file, or a folder for a folder", required=True)
     add_number(featurize, "--candidates", 1, "candidates to draw for a plain module or a kernel", default=1)
     add_seed(featurize, "the drawn candidates")
-    featurize.add_argument(
-        "--topology",
-        metavar="CHIP:SHAPE",
-        help="take programs as the compiler of this TPU sees them, such as v3:2x2 (default: as given)",
-    )
+    add_operands(featurize)
+    add_topology(featurize, "take programs as the compiler of this TPU sees them (default: as given)")
     featurize.add_argument(
         "--kernels", action="store_true", help="with --topology: tile archives of the compiled kernels, into a folder"
     )
@@ -170,7 +171,7 @@ def _run_featurize(args: argparse.Namespace) -> None:
     if args.kernels and not args.topology:
         raise UserError("--kernels needs the compiler that makes them: give --topology, such as v3:2x2")
     check_output("--output", args.output, args.input, kind="folder" if args.input.is_dir() or args.kernels else "file")
-    draw = {"num_candidates": args.candidates, "seed": args.seed}
+    draw = {"num_candidates": args.candidates, "seed": args.seed, "operands": args.operands}
     if args.topology:
         result, default = _featurize_compiled(args, draw), f"the default that the compiler of {args.topology} told"
     else:

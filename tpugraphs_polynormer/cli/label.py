@@ -6,9 +6,9 @@ import argparse
 import os
 from pathlib import Path
 
-from tpugraphs_polynormer.cli.options import add_number, add_seed, check_output, conclude
+from tpugraphs_polynormer.cli.options import add_number, add_operands, add_seed, add_topology, check_output, conclude
 from tpugraphs_polynormer.cli.parser import add_stage
-from tpugraphs_polynormer.compiler.topologies import CHIPS, find_chip
+from tpugraphs_polynormer.compiler.topologies import find_chip
 from tpugraphs_polynormer.errors import UserError
 
 
@@ -39,12 +39,7 @@ def add_label(stages: argparse._SubParsersAction) -> None:
         metavar="DIR",
         help="folder for npz/, truth/ (the test runtimes), labels/ and labels.json; all workers must see it",
     )
-    stage.add_argument(
-        "--topology",
-        default="v3:2x2",
-        metavar="CHIP:SHAPE",
-        help=f"what to compile for, such as {', '.join(chip.example for chip in CHIPS.values())}",
-    )
+    add_topology(stage, "what to compile for", default="v3:2x2")
     add_number(stage, "--count", 1, "programs (default: 40, or all files of a folder)", high=100_000)
     add_number(stage, "--candidates", 2, "candidates of each program", high=100_000, default=60)
     stage.add_argument(
@@ -54,6 +49,7 @@ def add_label(stages: argparse._SubParsersAction) -> None:
         help="draw layouts at random, or near the compiler's own; decides the collection, layout:xla:SEARCH",
     )
     add_seed(stage, "programs, candidates and splits")
+    add_operands(stage)
     add_number(stage, "--time-limit", 1, "seconds of one candidate, after which it counts as refused", default=120)
     add_number(stage, "--workers", 1, "processes (default: one per core)", default=os.cpu_count() or 1)
     stage.set_defaults(takes_beam_arguments=True)
@@ -68,7 +64,9 @@ def _run_label(args: argparse.Namespace) -> None:
     if "://" in args.archives:
         raise UserError(f"--archives {args.archives}: found a remote folder; expected one that all workers mount")
     check_output("--archives", args.archives, args.programs)
-    options = LabelOptions(args.topology, args.candidates, args.search, args.seed, float(args.time_limit))
+    options = LabelOptions(
+        args.topology, args.candidates, args.search, args.seed, float(args.time_limit), args.operands
+    )
     tasks = plan_tasks(args.programs, args.count, args.seed)
     job = LabelJob(Path(args.archives).resolve(), args.programs, tasks, options, check_versions())
     done = run(job, args.beam_arguments, args.workers)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tpugraphs_polynormer.compiler.topologies import CHIPS
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import name_temporary, remove_leftovers, sync, writing
 
@@ -83,6 +84,18 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
 def add_seed(parser: argparse.ArgumentParser, what: str) -> None:
     """Adds --seed; `what` says what it draws."""
     add_number(parser, "--seed", 0, f"seed of {what}", high=MAX_SEED, default=0)
+
+
+def add_operands(parser: argparse.ArgumentParser) -> None:
+    """Adds --operands: what models with `operand_features` read."""
+    text = "also write node_operands, which official archives do not have: operand order, contracting dimensions"
+    parser.add_argument("--operands", action="store_true", help=text)
+
+
+def add_topology(parser: argparse.ArgumentParser, text: str, **settings: Any) -> None:
+    """Adds --topology, the TPU whose compiler is asked; `text` is its help, to which examples are added."""
+    examples = ", ".join(chip.example for chip in CHIPS.values())
+    parser.add_argument("--topology", metavar="CHIP:SHAPE", help=f"{text}; such as {examples}", **settings)
 
 
 def add_runs(parser: argparse.ArgumentParser, many: str) -> None:

@@ -9,11 +9,11 @@ from tpugraphs_polynormer.cli.options import (
     add_number,
     add_path,
     add_seed,
+    add_topology,
     check_output,
     conclude,
 )
 from tpugraphs_polynormer.cli.parser import add_stage
-from tpugraphs_polynormer.compiler.topologies import CHIPS
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.hlo.sampling import MAX_CANDIDATES
 from tpugraphs_polynormer.process import import_tensorflow
@@ -51,12 +51,8 @@ def add_rank(stages: argparse._SubParsersAction) -> None:
     add_number(rank, "--top", 1, "how many of the best to explain", default=5)
     add_seed(rank, "the candidates and the scale of scores")
     add_path(rank, "--output", "FILE", "also write a page (.html), all facts (.json) or all scores (.npz)")
-    rank.add_argument(
-        "--topology",
-        metavar="CHIP:SHAPE",
-        help="rank the program as the TPU compiler sees it, with its own default: "
-        f"{', '.join(chip.example for chip in CHIPS.values())} (default: the program as given)",
-    )
+    as_compiled = "rank the program as this TPU's compiler sees it, with its own default"
+    add_topology(rank, f"{as_compiled} (default: the program as given)")
     add_number(rank, "--verify", 1, "let the compiler estimate the default and so many of the best (default: none)")
     apply = (
         "the best, by the compiler's word if --verify is given: write HLO with its layouts forced, beside --output, or "

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tpugraphs_polynormer.cli.options import add_number, add_path, add_seed, check_output, conclude
+from tpugraphs_polynormer.cli.options import add_number, add_path, add_seed, add_topology, check_output, conclude
 from tpugraphs_polynormer.cli.parser import add_stage
-from tpugraphs_polynormer.compiler.topologies import CHIPS, find_chip
+from tpugraphs_polynormer.compiler.topologies import find_chip
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.process import import_tensorflow
 
@@ -42,13 +42,9 @@ def _add_tune(stages: argparse._SubParsersAction) -> None:
     tune.add_argument("--judge", required=True, choices=JUDGES, help="who tells the time of a candidate")
     which = "runs trained on layout collections, or folders of runs by seed: the prior (default: the cost model)"
     add_path(tune, "--run-dir", "DIR", which, nargs="+", default=[], dest="run_dirs")
-    tune.add_argument(
-        "--topology",
-        metavar="CHIP:SHAPE",
-        help="tune the program as the TPU compiler sees it, with its own default: "
-        f"{', '.join(chip.example for chip in CHIPS.values())} (default: {_TOPOLOGY} with --judge compiler; the "
-        "program as given with the others)",
-    )
+    as_compiled = "tune the program as this TPU's compiler sees it, with its own default"
+    default = f"{_TOPOLOGY} with --judge compiler; the program as given with the others"
+    add_topology(tune, f"{as_compiled} (default: {default})")
     add_number(tune, "--measurements", 1, "how many in all, the default's included", default=64)
     add_number(tune, "--batch", 1, "how many between two times of learning", high=1024, default=8)
     add_number(tune, "--time-limit", 1, "seconds of one measurement, after which it has failed", default=600)

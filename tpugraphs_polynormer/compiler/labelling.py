@@ -33,6 +33,7 @@ class LabelOptions:
     search: str
     seed: int
     time_limit: float
+    operands: bool = False  # whether archives have node_operands
 
 
 @dataclass(frozen=True)
@@ -103,10 +104,12 @@ def label_program(session: CompilerSession, module: bytes, journal_path: Path, o
         found = journal.find(key)
         answers.append(session.compile(rewritten) if found is None else found)
         journal.add(number, key, answers[-1])
-    return _make_labels(program, candidates, answers)
+    return _make_labels(program, candidates, answers, operands=options.operands)
 
 
-def _make_labels(program: CompiledProgram, candidates: np.ndarray, answers: list[dict[str, Any]]) -> Labels:
+def _make_labels(
+    program: CompiledProgram, candidates: np.ndarray, answers: list[dict[str, Any]], *, operands: bool
+) -> Labels:
     """The labels of candidates, int [c, nc], that have answers."""
     labelled = [row for row, answer in enumerate(answers) if not answer.get("error")]
     refused = Counter(answer["error"].split(":")[0].split(";")[0] for answer in answers if answer.get("error"))
@@ -119,6 +122,7 @@ def _make_labels(program: CompiledProgram, candidates: np.ndarray, answers: list
         node_config_ids=program.choices.node_ids,
         node_config_feat=gather_layouts(program.choices, candidates[labelled]),
         config_runtime=runtimes,
+        operands=operands,
     )
     first = answers[labelled[0]]
     facts = {

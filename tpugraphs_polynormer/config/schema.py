@@ -135,6 +135,12 @@ class RankingModelConfig(EncoderConfig):
         choices=("log", "tiles"),
     )
 
+    operand_features: bool = setting(
+        False,
+        "operand order and the contracting and batch dimensions of dots, of archives made with --operands and of "
+        "programs; unknown in official archives",
+    )
+
     def __post_init__(self) -> None:
         _refuse_unread(self, "an encoder", self.learns, *_others(self, "encoder"))
         super().__post_init__()

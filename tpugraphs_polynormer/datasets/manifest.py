@@ -19,8 +19,8 @@ from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import check_name
 
 # 2: `noise` of each graph and `excluded`; 3: checksums of blocks of candidates and of the manifest; 4: edges between
-# config nodes, and the dimensions of their operands
-FORMAT_VERSION = 4
+# config nodes, and the dimensions of their operands; 5: `operands` of ops, and which graphs have them
+FORMAT_VERSION = 5
 MANIFEST_NAME = "manifest.json"
 T = TypeVar("T")
 
@@ -47,6 +47,7 @@ class GraphEntry:
     num_candidates: int
     num_source_candidates: int  # before duplicates were collapsed
     noise: float | None  # of its measurements, see noise.py; None if it cannot be estimated
+    has_operands: bool  # whether its archive says what hlo/operands.py describes
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -76,6 +76,7 @@ class RankingGraph:
       name: the archive's file name without `.npz`.
       features: float32 [n, 140], the raw node features.
       opcodes: int64 [n].
+      operands: int64 [n], operand order and contracting dimensions (`hlo.operands.unpack_operands`); 0 if unknown.
       node_ids: int64 [n], the node's row in the archive; 0..n-1 unless the graph was pruned.
       edge_index: int64 [m, 2], rows (consumer, producer), sorted. `edge_index[:, ::-1].T` has PyTorch Geometric's form,
         (source, target) in two rows.
@@ -87,6 +88,7 @@ class RankingGraph:
     name: str
     features: np.ndarray
     opcodes: np.ndarray
+    operands: np.ndarray
     node_ids: np.ndarray
     edge_index: np.ndarray
     nconfig_ops: np.ndarray
@@ -139,6 +141,7 @@ class RankingSplit(SplitFiles):
             name=parsed["context/name"],
             features=parsed["nodes/op.features"].reshape(-1, NUM_NODE_FEATURES),
             opcodes=parsed["nodes/op.opcode"],
+            operands=parsed["nodes/op.operands"],
             node_ids=parsed["nodes/op.node_id"],
             edge_index=np.stack([parsed["edges/feed.#target"], parsed["edges/feed.#source"]], axis=1),
             nconfig_ops=parsed.get("edges/config.#target", np.zeros(0, np.int64)),

@@ -50,11 +50,13 @@ def serialize_graph(
     inside = (consumers >= 0) & (producers >= 0)
     consumers, producers = consumers[inside], producers[inside]
     order = np.lexsort((producers, consumers))
+    operands = np.zeros(len(kept), np.int64) if archive.node_operands is None else archive.node_operands[kept]
     features = {
         "context/name": archive.name,
         "nodes/op.#size": [len(kept)],
         "nodes/op.features": archive.node_feat[kept],
         "nodes/op.opcode": archive.node_opcode[kept],
+        "nodes/op.operands": operands,
         "nodes/op.node_id": kept,
         "nodes/nconfig.#size": [num_config_nodes],
         "nodes/config_value.#size": [len(config_values)],
@@ -86,7 +88,8 @@ def serialize_nothing(kind: str) -> bytes:
     floats, integers = np.zeros(0, np.float32), np.zeros(0, np.int64)
     features: dict[str, str | list[int] | np.ndarray] = {"context/name": ""}
     features |= {f"nodes/{name}.#size": [0] for name in ("op", "nconfig", "config_value")}
-    features |= {"nodes/op.features": floats, "nodes/op.opcode": integers, "nodes/op.node_id": integers}
+    features |= {"nodes/op.features": floats}
+    features |= {f"nodes/op.{name}": integers for name in ("opcode", "operands", "node_id")}
     features |= {"nodes/config_value.values": floats}
     if kind == "layout":
         features |= {"nodes/nconfig.dims": floats}

@@ -1,10 +1,10 @@
 """schema.pbtxt: the schema of the GraphTensors in a dataset's records, as text that needs no TensorFlow.
 
-Node sets: "op" (the HLO instructions), "nconfig" (the config nodes, which a candidate decides; for layouts with the
-dimensions of their result and of their first and last operand), "config_value" (the distinct values that they take).
-Edge sets: "feed" (op -> op), and for layouts "config" (config node -> op) and "meet" (config node - config node, see
-config_graph.py). Context: the graph's name. "feed" runs from producer to consumer; the set of that name in the official
-loader runs the other way.
+Node sets: "op" (the HLO instructions; "operands" as in hlo/operands.py, 0 where the archive has none), "nconfig" (the
+config nodes, which a candidate decides; for layouts with the dimensions of their result and of their first and last
+operand), "config_value" (the distinct values that they take). Edge sets: "feed" (op -> op), and for layouts "config"
+(config node -> op) and "meet" (config node - config node, see config_graph.py). Context: the graph's name. "feed" runs
+from producer to consumer; the set of that name in the official loader runs the other way.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ node_sets {{
     features {{ key: "features" value {{ dtype: DT_FLOAT shape {{ dim {{ size: {num_features} }} }} }} }}
     features {{ key: "node_id" value {{ dtype: DT_INT64 shape {{ }} }} }}
     features {{ key: "opcode" value {{ dtype: DT_INT64 shape {{ }} }} }}
+    features {{ key: "operands" value {{ dtype: DT_INT64 shape {{ }} }} }}
   }}
 }}
 node_sets {{

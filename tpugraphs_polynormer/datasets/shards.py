@@ -223,6 +223,7 @@ def _write_staged(
                 num_candidates=len(candidates.codes),
                 num_source_candidates=num_source,
                 noise=noise,
+                has_operands=archive.node_operands is not None,
             )
             record_offset += len(record) + RECORD_FRAMING
             write_candidates(stream, candidates)
@@ -258,7 +259,7 @@ def read_candidates(path: Path, kind: str) -> tuple[TileArchive | LayoutArchive,
     if path.suffix == ".pb":
         with tempfile.TemporaryDirectory(prefix="tpugraphs-") as folder:
             converted = Path(folder) / f"{path.stem}.npz"
-            write_archive(converted, featurize_file(path))
+            write_archive(converted, featurize_file(path, operands=True))
             return read_candidates(converted, kind)
     archive = read_archive(path, with_candidates=False)
     if archive.kind != kind:

@@ -43,6 +43,7 @@ class StaticGraph(NamedTuple):
 
     features: np.ndarray  # [n, 140] float32
     opcodes: np.ndarray  # [n] int32
+    operands: np.ndarray  # [n] int32, see hlo/operands.py
     feed_source: np.ndarray  # [e] int32, sorted as stored, then padding at the last op
     feed_target: np.ndarray  # [e] int32
     config_values: np.ndarray  # [v, 18 or 8] float32
@@ -88,6 +89,7 @@ def graph_shapes(kind: str, sizes: GraphSizes) -> dict[str, tuple[tuple[int, ...
     shapes = {
         "features": ((nodes, NUM_NODE_FEATURES), np.float32),
         "opcodes": ((nodes,), np.int32),
+        "operands": ((nodes,), np.int32),
         "feed_source": ((edges,), np.int32),
         "feed_target": ((edges,), np.int32),
         "config_values": ((config_values, CONFIG_VALUE_DIMS[kind]), np.float32),
@@ -110,6 +112,7 @@ def pad_graph(kind: str, record: bytes, sizes: GraphSizes) -> StaticGraph:
     stored = {
         "features": (parsed["nodes/op.features"], 0),
         "opcodes": (parsed["nodes/op.opcode"], 0),
+        "operands": (parsed["nodes/op.operands"], 0),
         "feed_source": (parsed["edges/feed.#source"], last_op),
         "feed_target": (parsed["edges/feed.#target"], last_op),
         "config_values": (parsed["nodes/config_value.values"], 0),

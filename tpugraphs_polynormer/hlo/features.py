@@ -12,6 +12,7 @@ from tpugraphs_polynormer.catalog import NUM_NODE_FEATURES
 from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.module import ConvolutionDimensions, Instruction, Module, WindowDimension
 from tpugraphs_polynormer.hlo.opcodes import opcode_id
+from tpugraphs_polynormer.hlo.operands import pack_operands
 
 # Columns 2..20: the XLA PrimitiveType numbers in one-hot order. Types newer than the dataset have no column.
 ELEMENT_TYPE_ORDER = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 15, 18, 13, 14, 17)
@@ -41,7 +42,8 @@ class ModuleArrays:
     """A module as arrays: n instructions in stored order, m edges, s split points.
 
     node_feat float32 [n, 140]; node_opcode uint8 [n]; edge_index int64 [m, 2], unique and sorted rows (consumer,
-    producer); node_splits int64 [s]; positions maps an instruction's id to its row.
+    producer); node_splits int64 [s]; positions maps an instruction's id to its row; node_operands int64 [n] (see
+    operands.py), None if the arrays are those of an archive without them.
     """
 
     node_feat: np.ndarray
@@ -49,6 +51,13 @@ class ModuleArrays:
     edge_index: np.ndarray
     node_splits: np.ndarray
     positions: dict[int, int]
+    node_operands: np.ndarray | None = None
+
+    def members(self, *, operands: bool = False) -> dict[str, np.ndarray]:
+        """The arrays that layout and tile archives share, by key; with `operands` also node_operands, if known."""
+        graph = {"node_feat": self.node_feat, "node_opcode": self.node_opcode, "edge_index": self.edge_index}
+        known = operands and self.node_operands is not None
+        return graph | ({"node_operands": self.node_operands} if known else {})
 
 
 def featurize_module(module: Module) -> ModuleArrays:
@@ -60,6 +69,7 @@ def featurize_module(module: Module) -> ModuleArrays:
         edge_index=_edges(module, positions),
         node_splits=_node_splits(module),
         positions=positions,
+        node_operands=pack_operands(module, positions),
     )
 
 

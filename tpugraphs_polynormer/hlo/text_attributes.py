@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from tpugraphs_polynormer.hlo.module import ConvolutionDimensions, PaddingDimension, SliceDimension, WindowDimension
+from tpugraphs_polynormer.hlo.module import (
+    ConvolutionDimensions,
+    DotDimensions,
+    PaddingDimension,
+    SliceDimension,
+    WindowDimension,
+)
 from tpugraphs_polynormer.hlo.text_scanner import Scanner
 
 # What XLA stores where the text is silent; custom calls may be convolutions.
@@ -145,6 +152,13 @@ _FIELDS: dict[str, tuple[str, Callable[[Scanner, int, str], Any]]] = {
     "batch_group_count": ("batch_group_count", Scanner.integer),
     "is_stable": ("is_stable", _flag),
 }
+# The attributes of a dot, which together are one field of the record.
+DOT_FIELDS = {
+    "lhs_contracting_dims": "first_contracting",
+    "rhs_contracting_dims": "second_contracting",
+    "lhs_batch_dims": "first_batch",
+    "rhs_batch_dims": "second_batch",
+}
 
 
 class Attributes:
@@ -158,6 +172,9 @@ class Attributes:
         """Sets the field of attribute `name`, whose value is text[start:end]; ignores attributes without a field."""
         known = self._known.get(name)
         if known is None:
+            if name in DOT_FIELDS:
+                found = _integers(self._scanner, start, self._scanner.text[start:end])
+                fields["dot"] = replace(fields.get("dot", DotDimensions()), **{DOT_FIELDS[name]: found})
             return
         field, convert = _FIELDS[name]
         value = self._scanner.text[start:end]

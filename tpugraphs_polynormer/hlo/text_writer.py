@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tpugraphs_polynormer.errors import HloError
 from tpugraphs_polynormer.hlo.module import ConvolutionDimensions, Instruction, Module, Shape, WindowDimension
-from tpugraphs_polynormer.hlo.text_attributes import DEFAULTS
+from tpugraphs_polynormer.hlo.text_attributes import DEFAULTS, DOT_FIELDS
 from tpugraphs_polynormer.hlo.text_metadata import format_metadata
 from tpugraphs_polynormer.hlo.text_scanner import BUFFER, TUPLE, TYPE_NUMBERS, UNBOUNDED
 
@@ -85,6 +85,9 @@ def _attributes(instruction: Instruction, called: list[str]) -> list[str]:
         found.append(f"window={{{' '.join(_window(instruction.window))}}}")
     if instruction.convolution is not None:
         found.append(f"dim_labels={_labels(instruction.convolution)}")
+    if instruction.dot is not None:
+        numbers = {name: getattr(instruction.dot, field) for name, field in DOT_FIELDS.items()}
+        found += [f"{name}={_joined(dimensions)}" for name, dimensions in numbers.items() if dimensions]
     if instruction.dimensions:
         found.append(f"dimensions={_joined(instruction.dimensions)}")
     if instruction.slice_dimensions:

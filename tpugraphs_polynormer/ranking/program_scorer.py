@@ -176,6 +176,7 @@ def _write_dataset(folder: Path, choices: Choices, graph: ModuleArrays, referenc
         node_config_ids=choices.node_ids,
         node_config_feat=gather_layouts(choices, reference),
         config_runtime=np.zeros(len(reference), dtype=np.int64),
+        operands=True,
     )
     write_archive(folder / "program.npz", arrays)
     source, how = {"program": folder / "program.npz"}, {"kind": "layout", "is_train": False}

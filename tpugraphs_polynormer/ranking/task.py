@@ -289,6 +289,11 @@ def _make_task(
     tf.keras.utils.set_random_seed(run.config.seed)
     collection = open_collection(run.config, data_dir)
     facts = DatasetFacts.of(collection.manifest, learns=run.config.model.learns)
+    if run.config.model.operand_features and not any(each.has_operands for each in collection.split("train").graphs):
+        raise DatasetError(
+            f"{collection.folder}: model.operand_features: found no train graph with operands; make the archives with "
+            "--operands and preprocess again, or set model.operand_features=false"
+        )
     if source is not None:  # weights fit features only as they were scaled
         facts = dataclasses.replace(facts, statistics=DatasetFacts.read(source).statistics)
     if writes:

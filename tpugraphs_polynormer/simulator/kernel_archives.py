@@ -19,7 +19,7 @@ _logger = logging.getLogger(__name__)
 
 
 def kernel_archives(
-    kernels: Sequence[Kernel], topology: str, *, num_candidates: int = 1, seed: int = 0
+    kernels: Sequence[Kernel], topology: str, *, num_candidates: int = 1, seed: int = 0, operands: bool = False
 ) -> dict[str, dict[str, np.ndarray]]:
     """{name: arrays of a tile archive} of kernels; the compiler's own tile sizes are the first candidate of each.
 
@@ -28,8 +28,9 @@ def kernel_archives(
 
     Args:
       num_candidates: at most so many of each kernel; 1 for the compiler's own choice alone.
+      operands: whether archives also have node_operands.
     """
-    archives = {each.name: _arrays(each, topology, num_candidates, seed) for each in kernels}
+    archives = {each.name: _arrays(each, topology, num_candidates, seed, operands) for each in kernels}
     alone = [name for name, arrays in archives.items() if len(arrays["config_runtime"]) == 1]
     if num_candidates > 1 and alone:
         _logger.info(
@@ -41,7 +42,7 @@ def kernel_archives(
     return archives
 
 
-def _arrays(kernel: Kernel, topology: str, num_candidates: int, seed: int) -> dict[str, np.ndarray]:
+def _arrays(kernel: Kernel, topology: str, num_candidates: int, seed: int, operands: bool) -> dict[str, np.ndarray]:
     graph = featurize_module(kernel.module)
     candidates = np.array([tile_features(kernel.tiles)], dtype=np.float32)
     if num_candidates > 1:
@@ -51,9 +52,7 @@ def _arrays(kernel: Kernel, topology: str, num_candidates: int, seed: int) -> di
             drawn = draw_tiles(costs, rng, num_candidates)
             candidates = np.concatenate([candidates, drawn[(drawn != candidates).any(axis=1)]])[:num_candidates]
     return {
-        "node_feat": graph.node_feat,
-        "node_opcode": graph.node_opcode,
-        "edge_index": graph.edge_index,
+        **graph.members(operands=operands),
         "config_feat": candidates,
         "config_runtime": np.zeros(len(candidates), dtype=np.int64),
         "config_runtime_normalizers": np.full(len(candidates), nanoseconds(kernel.cycles, topology), dtype=np.int64),

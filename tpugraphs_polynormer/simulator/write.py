@@ -20,7 +20,7 @@ from tpugraphs_polynormer.catalog import COLLECTIONS, NUM_LAYOUT_FEATURES, SPLIT
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import only_writer, write_text
 from tpugraphs_polynormer.hlo.choices import Choices, enumerate_choices
-from tpugraphs_polynormer.hlo.features import ModuleArrays, featurize_module
+from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.module import Module
 from tpugraphs_polynormer.hlo.sampling import gather_layouts
 from tpugraphs_polynormer.process import end_with_process
@@ -50,25 +50,32 @@ class Graph:
 
 
 def simulate(
-    out: Path, scale: str, seed: int, *, collections: Sequence[str] = tuple(COLLECTIONS), num_workers: int = 1
+    out: Path,
+    scale: str,
+    seed: int,
+    *,
+    collections: Sequence[str] = tuple(COLLECTIONS),
+    num_workers: int = 1,
+    operands: bool = False,
 ) -> dict[str, dict[str, int]]:
     """Writes collections below `out`/npz and their test splits' runtimes below `out`/truth.
 
     The same seed gives the same bytes. A journal in `out` lists the finished graphs: a run that was killed continues,
     and a folder of another scale or seed is refused. Returns, per collection id, how many graphs and candidates it has.
+    With `operands` archives also have node_operands, which official ones do not (see hlo/operands.py).
     """
     if scale not in SCALES:
         raise UserError(f"unknown scale {scale!r}; choose from {', '.join(SCALES)}")
     out = Path(out)
     graphs = [graph for collection in collections for graph in list_graphs(SCALES[scale], collection)]
     with only_writer(out):
-        finished = _open_journal(out, scale, seed)
+        finished = _open_journal(out, scale, seed, operands)
         pending = [graph for graph in graphs if graph not in finished]
         with (
             (out / JOURNAL_NAME).open("a") as journal,
             Progress(len(graphs), f"simulate {scale}", "graph", done=len(graphs) - len(pending)) as progress,
         ):
-            for graph, candidates in _run(out, scale, seed, pending, num_workers):
+            for graph, candidates in _run(out, (scale, seed, operands), pending, num_workers):
                 finished[graph] = candidates
                 journal.write(json.dumps(asdict(graph) | {"candidates": candidates}) + "\n")
                 journal.flush()
@@ -88,9 +95,9 @@ def list_graphs(plan: Scale, collection: str) -> Iterator[Graph]:
         first += max(count, _SPLIT_STRIDE)
 
 
-def _open_journal(out: Path, scale: str, seed: int) -> dict[Graph, int]:
+def _open_journal(out: Path, scale: str, seed: int, operands: bool) -> dict[Graph, int]:
     """The finished graphs of `out` and their candidates; a folder without a journal gets an empty one."""
-    header = {"simulation": _VERSION, "scale": scale, "seed": seed}
+    header = {"simulation": _VERSION, "scale": scale, "seed": seed, "operands": operands}
     path = out / JOURNAL_NAME
     if not path.exists():
         if (out / "npz").exists():
@@ -107,7 +114,7 @@ def _open_journal(out: Path, scale: str, seed: int) -> dict[Graph, int]:
         whole = text[: text.rfind("\n") + 1]
         first, *rest = (json.loads(line) for line in whole.splitlines())
         graphs = {Graph(each["collection"], each["split"], each["number"]): each["candidates"] for each in rest}
-        found = {name: first[name] for name in header}
+        found = {name: ({"operands": False} | first)[name] for name in header}
     except (ValueError, LookupError, TypeError):
         raise UserError(f"{path}: not the journal of a simulation; {advice}") from None
     if found != header:
@@ -120,29 +127,38 @@ def _open_journal(out: Path, scale: str, seed: int) -> dict[Graph, int]:
     return graphs
 
 
-def _run(out: Path, scale: str, seed: int, graphs: Sequence[Graph], num_workers: int) -> Iterator[tuple[Graph, int]]:
-    """Yields (graph, candidates) once its files are written, in any order."""
+def _run(
+    out: Path, how: tuple[str, int, bool], graphs: Sequence[Graph], num_workers: int
+) -> Iterator[tuple[Graph, int]]:
+    """Yields (graph, candidates) once its files are written, in any order; `how` is scale, seed and operands."""
     if num_workers == 1:
-        yield from ((graph, _simulate_one(out, scale, seed, graph)) for graph in graphs)
+        yield from ((graph, _simulate_one(out, *how, graph)) for graph in graphs)
         return
     end = {"initializer": end_with_process, "initargs": (os.getpid(),)}  # a killed parent cannot end its pool
     with ProcessPoolExecutor(num_workers, multiprocessing.get_context("spawn"), **end) as pool:
         try:
-            futures = {pool.submit(_simulate_one, out, scale, seed, graph): graph for graph in graphs}
+            futures = {pool.submit(_simulate_one, out, *how, graph): graph for graph in graphs}
             for future in as_completed(futures):
                 yield futures[future], future.result()
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-def _simulate_one(out: Path, scale: str, seed: int, graph: Graph) -> int:
+def _simulate_one(out: Path, scale: str, seed: int, operands: bool, graph: Graph) -> int:
     folder = Path(COLLECTIONS[graph.collection].folder) / graph.split
     work = simulate_kernel if COLLECTIONS[graph.collection].kind == "tile" else simulate_graph
-    return work(out, folder, SCALES[scale], seed, graph.number)
+    return work(out, folder, SCALES[scale], seed, graph.number, operands=operands)
 
 
 def simulate_graph(
-    out: Path, folder: Path, plan: Scale, seed: int, number: int, num_candidates: int | None = None
+    out: Path,
+    folder: Path,
+    plan: Scale,
+    seed: int,
+    number: int,
+    num_candidates: int | None = None,
+    *,
+    operands: bool = False,
 ) -> int:
     """Writes one layout archive into `out`/npz/`folder` (ending in source/search/split); returns its candidate count.
 
@@ -170,7 +186,7 @@ def simulate_graph(
         "node_splits": arrays.node_splits[None],
     }
     measured = {"config_runtime": measure(np.concatenate(seconds), rng)}
-    _write(out, folder, _graph_name(module, split, number), arrays, contents, measured)
+    _write(out, folder, _graph_name(module, split, number), arrays.members(operands=operands) | contents, measured)
     return num_candidates
 
 
@@ -182,7 +198,7 @@ def _layout_blocks(choices: Choices, index_blocks: Iterable[np.ndarray]) -> Iter
             yield gather_layouts(choices, indices[start : start + rows]).astype(np.float32)
 
 
-def simulate_kernel(out: Path, folder: Path, plan: Scale, seed: int, number: int) -> int:
+def simulate_kernel(out: Path, folder: Path, plan: Scale, seed: int, number: int, *, operands: bool = False) -> int:
     """Writes one tile archive into `out`/npz/`folder`; returns its candidate count."""
     rng = np.random.default_rng([seed, len(SOURCES), number])
     families = [family for each in SOURCES.values() for family in each]
@@ -199,7 +215,8 @@ def simulate_kernel(out: Path, folder: Path, plan: Scale, seed: int, number: int
     normalizers = np.full_like(runtimes, runtimes[0])
     shuffled = rng.permutation(len(features))
     measured = {"config_runtime": runtimes[shuffled], "config_runtime_normalizers": normalizers}
-    _write(out, folder, _graph_name(kernel, split, number), arrays, {"config_feat": features[shuffled]}, measured)
+    contents = arrays.members(operands=operands) | {"config_feat": features[shuffled]}
+    _write(out, folder, _graph_name(kernel, split, number), contents, measured)
     return len(features)
 
 
@@ -213,7 +230,6 @@ def _write(
     out: Path,
     folder: Path,
     name: str,
-    arrays: ModuleArrays,
     contents: dict[str, np.ndarray | Blocks],
     measured: dict[str, np.ndarray],
 ) -> None:
@@ -222,5 +238,4 @@ def _write(
     if folder.parts[-1] == "test":
         write_npz(out / "truth" / folder / f"{name}.npz", measured)
         shown = {key: np.full_like(each, int(key.endswith("normalizers"))) for key, each in measured.items()}
-    graph = {"node_feat": arrays.node_feat, "node_opcode": arrays.node_opcode, "edge_index": arrays.edge_index}
-    write_archive(out / "npz" / folder / f"{name}.npz", {**graph, **contents, **shown})
+    write_archive(out / "npz" / folder / f"{name}.npz", contents | shown)

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tpugraphs_polynormer.hlo.operands import NUM_OPERAND_BITS, unpack_operands
 from tpugraphs_polynormer.models.ranking.features import (
     ConfigValueFeatures,
     LayoutEmbedding,
     NodeFeatures,
     minor_to_major,
     positions_in_layouts,
+    unpack_bits,
 )
 
 NUM_SCALED = 140 - 6  # the minor-to-major columns are embedded, not scaled
@@ -127,3 +129,14 @@ def test_raw_mode_scales_nothing_but_layouts(kind, width):
     raw = ConfigValueFeatures(kind=kind, layout_embedding=LayoutEmbedding(dim=2), raw=True)
     scale = 100 if kind == "layout" else 1  # as in the official layout baseline
     np.testing.assert_array_equal(raw(tf.constant(values)).numpy(), scale * values)
+
+
+def test_the_bits_of_operands_follow_the_other_inputs():
+    packed = np.array([0, 1 << 26 | 1 << 24 | 0b100, (1 << NUM_OPERAND_BITS) - 1])
+    np.testing.assert_array_equal(unpack_bits(tf.constant(packed)), unpack_operands(packed))
+    features, opcodes = tf.zeros([3, 140]), tf.zeros([3], tf.int64)
+    fields = {"mean": [0.0] * 140, "std": [1.0] * 140, "heavy": [], "opcode_dim": 3}
+    encoder = NodeFeatures(**fields, layout_embedding=LayoutEmbedding(dim=2), operands=True)
+    encoded = encoder(features, opcodes, tf.constant(packed)).numpy()
+    np.testing.assert_array_equal(encoded[:, -NUM_OPERAND_BITS:], unpack_operands(packed))
+    assert encoded.shape[1] == NUM_SCALED + 3 + 12 + NUM_OPERAND_BITS

@@ -15,13 +15,15 @@ from tests.models.ranking.test_model import (
     run,
 )
 from tests.ranking_data import LAYOUT, TILE, built_model, collection, first_batch, small_config
+from tests.simulated_data import simulated_datasets
 from tpugraphs_polynormer.config.loader import ConfigError
 from tpugraphs_polynormer.datasets.input_pipeline import iterate_blocks, with_codes
+from tpugraphs_polynormer.datasets.manifest import DatasetError
 from tpugraphs_polynormer.models.ranking.model import RankingModel
 from tpugraphs_polynormer.ranking import scorer as scoring
 from tpugraphs_polynormer.ranking.scorer import Scorer
 from tpugraphs_polynormer.ranking.static_scoring import StaticScorer
-from tpugraphs_polynormer.ranking.task import DatasetFacts, build_ranking_model
+from tpugraphs_polynormer.ranking.task import DatasetFacts, build_ranking_model, train_ranking
 
 NODES = "model.cross_candidates=nodes"
 OF_LAYOUTS = ("model.layout_features=dimensions", "model.size_features=tiles")
@@ -31,10 +33,12 @@ OPTIONS = (
     "model.squeeze_excite=true",
     "model.directed=true",
     "model.max_readout=true",
+    "model.operand_features=true",
     "model.layout_features=position",
     "model.layout_features=both",
     *OF_LAYOUTS,
 )
+OPERANDS = "operand_features=true"
 TOGETHER = "all"  # every option that any kind and encoder can have
 ALL = (NODES, "model.graph_norm=true", "model.squeeze_excite=true", "model.directed=true", "model.max_readout=true")
 NAMES = [*(each.removeprefix("model.") for each in OPTIONS), TOGETHER]
@@ -55,9 +59,15 @@ def slow(variant: tuple[str, ...]):
     return pytest.param(variant, marks=pytest.mark.slow)
 
 
-# All together, and each alone among the slow tests.
+# All together, and each alone among the slow tests; operands are an input of their own.
 VARIANTS = [(*base, TOGETHER) for base in BASES]
-VARIANTS += [slow((*base, name)) for base in BASES for name in NAMES[:-1] if is_read(base, name)]
+VARIANTS += [(LAYOUT, "early", "graphsage", OPERANDS), (TILE, "early", "polynormer-local", OPERANDS)]
+VARIANTS += [
+    slow((*base, name))
+    for base in BASES
+    for name in NAMES[:-1]
+    if is_read(base, name) and (*base, name) not in VARIANTS
+]
 VARIANTS += [slow((*base, TOGETHER)) for base in OTHERS]
 LAYOUT_VARIANTS = [each for each in VARIANTS if (each if isinstance(each, tuple) else each.values[0])[0] == LAYOUT]
 
@@ -220,3 +230,9 @@ def test_combinations_that_a_model_would_ignore_are_refused(overrides, words):
 def test_tile_kernels_have_no_layouts(option):
     with pytest.raises(ConfigError, match="it is read only with layout collections"):
         built_model(small_config(TILE, option))
+
+
+def test_operand_features_need_graphs_that_have_operands(tmp_path):
+    config = small_config(LAYOUT, "model.operand_features=true")
+    with pytest.raises(DatasetError, match="found no train graph with operands; make the arch"):
+        train_ranking(config, simulated_datasets(), tmp_path, strategy=tf.distribute.get_strategy())

@@ -46,6 +46,7 @@ class Batch(NamedTuple):
     candidate_mask: tf.Tensor  # [G, k] bool
     physics: tf.Tensor | None = None  # [G, k, features], of each candidate (datasets/physics.py); None without it
     nconfig_physics: tf.Tensor | None = None  # [s, k, features]; None without it, and for tiles
+    operands: tf.Tensor | None = None  # [n], see hlo/operands.py; 0 where unknown
 
     @property
     def op_graphs(self) -> Graphs:
@@ -105,6 +106,7 @@ def unpack_batch(graph: tfgnn.GraphTensor, *, directed: bool = False) -> Batch:
         candidate_mask=mask,
         physics=graph.context.features.get("physics"),
         nconfig_physics=graph.node_sets["nconfig"].features.get("physics"),
+        operands=graph.node_sets["op"]["operands"],
     )
 
 
@@ -153,6 +155,7 @@ def build_static_batch(
         candidate_mask=None if candidate_mask is None else candidate_mask[tf.newaxis],
         physics=None if physics is None else physics.candidates[tf.newaxis],
         nconfig_physics=None if physics is None else physics.nodes,
+        operands=graph.operands,
     )
 
 

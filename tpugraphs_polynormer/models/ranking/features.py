@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tpugraphs_polynormer.catalog import LAYOUT_MAX, LAYOUT_MIN, NUM_NODE_FEATURES, NUM_OPCODES
 from tpugraphs_polynormer.hlo.features import MINOR_TO_MAJOR, SHAPE_DIMENSIONS
+from tpugraphs_polynormer.hlo.operands import NUM_OPERAND_BITS
 from tpugraphs_polynormer.layers.dense import build_layers
 from tpugraphs_polynormer.layers.registration import Configured, register
 
@@ -65,7 +66,8 @@ class NodeFeatures(Configured, tf.keras.layers.Layer):
     """[n, 140] features and [n] opcodes -> [n, dim] inputs of the first projection.
 
     `scaled`: heavy columns through the signed logarithm, all standardised by the train split's statistics, the
-    minor-to-major columns embedded, with -1 instead of 0 behind the shape's rank. `raw`: as they are.
+    minor-to-major columns embedded, with -1 instead of 0 behind the shape's rank. `raw`: as they are. With `operands`
+    the bits of [n] packed operands (hlo/operands.py) are beside them.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class NodeFeatures(Configured, tf.keras.layers.Layer):
         opcode_dim: int,
         layout_embedding: LayoutEmbedding,
         raw: bool = False,
+        operands: bool = False,
         **kwargs,
     ):
         super().__init__(autocast=False, **kwargs)  # features are scaled in float32, whatever the policy
@@ -89,13 +92,14 @@ class NodeFeatures(Configured, tf.keras.layers.Layer):
             build_layers([self.layout_embedding], tf.TensorShape([None, 6]))
         super().build(shape)
 
-    def call(self, features: tf.Tensor, opcodes: tf.Tensor) -> tf.Tensor:
+    def call(self, features: tf.Tensor, opcodes: tf.Tensor, operands: tf.Tensor | None = None) -> tf.Tensor:
         one_hot = tf.one_hot(opcodes, NUM_OPCODES, dtype=self.compute_dtype)
         embedded = one_hot @ tf.cast(self.opcodes, self.compute_dtype)
+        known = [tf.cast(unpack_bits(operands), self.compute_dtype)] if self.operands else []
         if self.raw:
-            return tf.concat([tf.cast(features, self.compute_dtype), embedded], -1)
+            return tf.concat([tf.cast(features, self.compute_dtype), embedded, *known], -1)
         scaled = tf.cast(self._scale(features), self.compute_dtype)
-        return tf.concat([scaled, embedded, self.layout_embedding(minor_to_major(features))], -1)
+        return tf.concat([scaled, embedded, self.layout_embedding(minor_to_major(features)), *known], -1)
 
     def _scale(self, features: tf.Tensor) -> tf.Tensor:
         heavy = np.isin(np.arange(NUM_NODE_FEATURES), self.heavy)
@@ -105,6 +109,12 @@ class NodeFeatures(Configured, tf.keras.layers.Layer):
         scaled = (tamed - tf.constant(self.mean, tf.float32)) * tf.constant(inverse, tf.float32)
         scaled = tf.clip_by_value(scaled, -_MAX_SCALED, _MAX_SCALED)
         return tf.concat([scaled[:, : MINOR_TO_MAJOR.start], scaled[:, MINOR_TO_MAJOR.stop :]], -1)
+
+
+def unpack_bits(operands: tf.Tensor) -> tf.Tensor:
+    """[n] packed operands -> [n, NUM_OPERAND_BITS] int32 of 0 and 1: `hlo.operands.unpack_operands` of tensors."""
+    packed = tf.cast(operands, tf.int32)[:, tf.newaxis]
+    return tf.bitwise.bitwise_and(tf.bitwise.right_shift(packed, tf.range(NUM_OPERAND_BITS)), 1)
 
 
 def shape_ranks(features: tf.Tensor) -> tf.Tensor:

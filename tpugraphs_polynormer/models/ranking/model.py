@@ -105,6 +105,7 @@ class RankingModel(tf.keras.Model):
             opcode_dim=config.opcode_dim,
             layout_embedding=layout_embedding,
             raw=raw,
+            operands=config.operand_features,
             name="nodes",
         )
         self.config_value_features = ConfigValueFeatures(
@@ -198,13 +199,15 @@ class RankingModel(tf.keras.Model):
         self, batch: Batch, *, phase: str | None = None, training: bool | None = None, share_states: bool = True
     ) -> Encoded:
         """What no candidate can change; with `share_states=False` only `states`, whose shape is static."""
-        reach, features, opcodes = None, batch.features, batch.opcodes
+        reach, nodes = None, (batch.features, batch.opcodes)
+        if self.config.operand_features:
+            nodes += (batch.operands,)
         in_segments = self.segments is not None and bool(training)
         shares = self.share_states and share_states and not in_xla() and not in_segments
         if self.config.fusion == "early" and shares:
             reach = self._find_reach(batch)
-            features, opcodes = tf.gather(features, reach.order), tf.gather(opcodes, reach.order)
-        inputs = self.input_dropout(self.node_features(features, opcodes), training=training)
+            nodes = tuple(tf.gather(each, reach.order) for each in nodes)
+        inputs = self.input_dropout(self.node_features(*nodes), training=training)
         states = self.node_projection(inputs)
         frozen = self.node_projection(tf.stop_gradient(inputs)) if in_segments else None
         if self.config.fusion != "early":

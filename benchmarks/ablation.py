@@ -7,7 +7,8 @@
 The base is configs/ranking/polynormer, made smaller for two cores (trials.py). Every trial with an option has a partner
 without it: same collection, same seed. The table has the mean of these differences over all pairs, its interval of
 95 % (Student's t), and the time of a training step relative to the partner's. `together` has the options whose
-interval is above 0. ARCHIVES are those of `tpugraphs label --operands`; their test split judges too. Finished trials are reused.
+interval is above 0. ARCHIVES are those of `tpugraphs label --operands`; their test split judges too. Finished trials
+are reused.
 """
 
 from __future__ import annotations

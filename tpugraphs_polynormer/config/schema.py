@@ -52,8 +52,11 @@ class EncoderConfig:
         "global attention after the local layers, or both in every layer",
         choices=("local_to_global", "local_and_global"),
     )
-    pre_norm: bool = setting(False, "LayerNorm before each local layer")
-    post_norm: bool = setting(False, "BatchNorm after each local aggregation")
+    pre_norm: bool = setting(False, "LayerNorm before each local layer, or each layer of a baseline")
+    post_norm: bool = setting(False, "BatchNorm after each local aggregation, or each convolution of a baseline")
+    post_layer_norm: bool = setting(False, "LayerNorm after each convolution of a baseline, instead of BatchNorm")
+    residual: bool = setting(False, "a linear map of a layer's input is added to its convolution (baselines)")
+    jumping_sum: bool = setting(False, "the sum of all layers' outputs is the result, not the last one (baselines)")
     relu: bool = setting(True, "ReLU after each layer (Polynormer-r); without it a pure polynomial")
     share_query_key: bool = setting(True, "global attention uses one projection for queries and keys")
     formulation: str = setting(
@@ -66,6 +69,8 @@ class EncoderConfig:
             raise ConfigError(f"hidden_dim: found {self.hidden_dim}, expected a multiple of num_heads {self.num_heads}")
         if self.beta < 0 and not self.learn_beta:
             raise ConfigError(f"beta: found {self.beta}, expected 0 to 1 with learn_beta=false, a constant gate")
+        if self.post_norm and self.post_layer_norm:
+            raise ConfigError("post_layer_norm: found True, and post_norm too; set one of the two norms")
 
     def _has_heads(self) -> bool:
         return self.encoder in _WITH_HEADS

@@ -14,7 +14,7 @@ from tpugraphs_polynormer.training.traced_step import trace_training_step
 
 
 def trace_node_step(config: NodeConfig, *, num_replicas: int = 1) -> bytes:
-    """The HLO module of a config's training step, in the encoder's last phase, at the official size of its data set."""
+    """The HLO module of a config's training step, in the last phase that it trains, at its data set's size."""
     if config.training.nodes_per_batch:
         raise ConfigError("training.nodes_per_batch: a TPU needs static shapes; set training.nodes_per_batch=0")
     inputs = NodeInputs.make(_blank_dataset(config.data.benchmark), config)

@@ -313,6 +313,9 @@ class NodeTrainingConfig(TrainingConfig):
     loss: str = setting(
         "nll", "cross-entropy of the label, or of every class against the one-hot label", choices=("nll", "bce")
     )
+    entropy_weight: float = setting(
+        0.0, "weight of the mean entropy of predictions for all nodes outside the training split, in the loss", low=0
+    )
     nodes_per_batch: int = setting(0, "nodes of a random partition per step; 0 for the whole graph", low=0)
     chunk_nodes: int = setting(0, "nodes per chunk of the evaluation, layer by layer; 0 for the whole graph", low=0)
 

@@ -57,6 +57,19 @@ def node_loss(kind: str, logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tenso
     return tf.math.divide_no_nan(tf.reduce_sum(each * weights), tf.reduce_sum(weights))
 
 
+def node_entropy(kind: str, logits: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Scalar: the mean entropy, in nats, of the predictions for nodes of weight 1; it reads no label.
+
+    A prediction is the softmax of the logits with `nll`; with `bce` it is the sigmoid of each, and a node's entropy is
+    the mean over classes. The arguments are those of `node_loss`.
+    """
+    if kind == "nll":
+        each = -tf.reduce_sum(tf.nn.softmax(logits) * tf.nn.log_softmax(logits), -1)
+    else:
+        each = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(tf.sigmoid(logits), logits), -1)
+    return tf.math.divide_no_nan(tf.reduce_sum(each * weights), tf.reduce_sum(weights))
+
+
 def build_classifier(config: NodeModelConfig, *, feature_dim: int, num_classes: int, seed: int) -> NodeClassifier:
     """The classifier of a config with initial weights; the layers of both phases are built."""
     tf.keras.utils.set_random_seed(seed)
@@ -120,10 +133,17 @@ class NodeTask:
         return tf.data.Dataset.from_generator(lambda: self._batches(epoch), output_signature=signature).prefetch(1)
 
     def loss(self, batch: tuple[tf.Tensor, ...], *, num_replicas: int) -> tf.Tensor:
-        """Scalar: the mean loss over the batch's training nodes, divided by the number of replicas."""
+        """Scalar: the mean loss over the batch's training nodes, divided by the number of replicas.
+
+        With `entropy_weight`, the mean entropy of the predictions for the batch's other nodes is added.
+        """
         features, labels, weights, fiedler, *edges = batch
+        training = self.config.training
         logits = self._call_model(features, fiedler, *edges, training=True)
-        return node_loss(self.config.training.loss, logits, labels, weights) / num_replicas
+        loss = node_loss(training.loss, logits, labels, weights)
+        if training.entropy_weight:
+            loss += training.entropy_weight * node_entropy(training.loss, logits, 1.0 - weights)
+        return loss / num_replicas
 
     def evaluate(self) -> Metrics:
         """The benchmark's metric on the training, validation and test nodes, computed on the whole graph."""

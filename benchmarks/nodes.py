@@ -154,7 +154,7 @@ def train(job: Job) -> Measured:
     from tpugraphs_polynormer.training.run_directory import RunDirectory
 
     config = load_config(find_config(job.config), job.overrides)
-    dataset = read_benchmark(config.data.benchmark, Path(job.data))
+    dataset = read_benchmark(config.data.benchmark, Path(job.data), directed=config.model.directed)
     split = job.number
     if len(dataset.splits) == 1:  # run_dataset adds the number of the split to the seed
         config, split = replace(config, seed=config.seed + job.number), 0

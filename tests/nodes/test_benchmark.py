@@ -38,14 +38,15 @@ from tpugraphs_polynormer.nodes.benchmark import (
         ("model.parametrization=large", "unknown field model.parametrization; did you mean"),
         ("model.learn_beta=false", "model.beta: found -1.0, expected 0 to 1 with learn_beta=false"),
         (
-            "model={encoder: gcn, num_heads: 8, post_norm: true, post_layer_norm: true}",
-            "model.post_layer_norm: found True, and post_norm too",
+            "training.nodes_per_batch=5 model.directed=true",
+            "model.directed: partitions have no directions; set training.nodes_per_batch=0 too",
         ),
+        ("model.post_norm=true model.post_layer_norm=true", "model.post_layer_norm: found True, and post_norm too"),
     ],
 )
 def test_configs_that_would_not_be_obeyed_are_refused(override: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(reason)):
-        make_config(override)
+        make_config(*override.split())
 
 
 @pytest.mark.parametrize(

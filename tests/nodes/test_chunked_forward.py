@@ -29,6 +29,9 @@ VARIANTS = {
         "model.project_inputs=false",
     ],
     "graphsage_sum": ["model.encoder=graphsage", "model.pre_norm=true", "model.jumping_sum=true"],
+    "directed": ["model.directed=true", TWO_GLOBAL_LAYERS],
+    "gcn_directed": ["model.encoder=gcn", "model.directed=true", "model.residual=true"],
+    "graphsage_directed": ["model.encoder=graphsage", "model.directed=true"],
     "gat_layer_norm": ["model.encoder=gat", "model.residual=true", "model.post_layer_norm=true"],
 }
 

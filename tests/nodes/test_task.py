@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from tests.node_data import make_config, make_dataset
 from tpugraphs_polynormer.config.schema import NodeConfig
-from tpugraphs_polynormer.nodes.datasets import NodeDataset
+from tpugraphs_polynormer.nodes.datasets import NodeDataset, find_along, make_undirected
 from tpugraphs_polynormer.nodes.task import NodeInputs, NodeTask, node_entropy, node_loss
 from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
 from tpugraphs_polynormer.training.trainer import Trainer, restore_best
@@ -189,6 +189,35 @@ def test_it_learns_and_the_best_epoch_can_be_restored(tmp_path: Path) -> None:
     assert result["best"] == best and best["selection"] == best["metrics"]["valid"]["roc_auc"]
     assert trainer.restore_best() == best["phase"]
     assert trainer.task.evaluate() == best["metrics"]
+
+
+def test_directions_are_those_of_the_files() -> None:
+    """Edges 0 -> 1 and 1 -> 2, and both directions between 2 and 3: sums along, and against."""
+    pairs = np.array([[0, 1], [1, 2], [2, 3], [3, 2]])
+    edges, (one,) = make_undirected(pairs, 4), make_dataset(num_splits=1).splits
+    labels, features = np.zeros(4, np.int64), np.array([[1.0], [2.0], [4.0], [8.0]], np.float32)
+    dataset = NodeDataset("toy", features, labels, edges, (one,), 2, "accuracy", find_along(edges, pairs, 4))
+    config = make_config("model.encoder=graphsage", "model.directed=true")
+    found = NodeInputs.make(dataset, config).edges
+    both, along, against = (each.aggregate(tf.constant(features), how="sum").numpy()[:, 0].tolist() for each in found)
+    assert along == [1, 3, 14, 12] and against == [3, 6, 12, 12]  # each with the node itself
+    assert both == [3, 7, 14, 12]
+    with pytest.raises(ValueError, match=r"toy: model\.directed needs directions; read it with directed=True"):
+        NodeInputs.make(dataclasses.replace(dataset, is_along=None), config)
+
+
+@pytest.mark.parametrize("encoder", ["gcn", "polynormer"])
+def test_directed_models_learn_and_know_the_direction(tmp_path: Path, encoder: str) -> None:
+    config = make_config(f"model.encoder={encoder}", "model.directed=true", "training.local_epochs=15")
+    config = dataclasses.replace(config, training=dataclasses.replace(config.training, epochs=1))
+    trainer = make_trainer(config, tmp_path)
+    trainer.train()
+    records = trainer.run.read_metrics()
+    assert records[14]["loss"] < 0.9 * records[0]["loss"]
+    task, edges = trainer.task, trainer.task.inputs.edges
+    turned = edges._replace(along=edges.against, against=edges.along)
+    features = task.inputs.dataset.features
+    assert not np.allclose(task.model(features, edges.as_tensors()), task.model(features, turned.as_tensors()))
 
 
 @pytest.mark.parametrize("encoder", ["gcn", "graphsage", "gat", "polynormer-local"])

@@ -178,6 +178,7 @@ class NodeModelConfig(EncoderConfig):
 
     project_inputs: bool = setting(True, "a linear map of the features to hidden_dim; false for large graphs")
     version: int = setting(1, "gate vector: ones (1) or Fiedler vector (2, App. J)", choices=(1, 2))
+    directed: bool = setting(False, "weights of their own along and against the edges, as published")
 
 
 @dataclass(frozen=True)
@@ -371,6 +372,8 @@ class NodeConfig:
     def __post_init__(self) -> None:
         if self.training.jit_compile and self.training.nodes_per_batch:
             raise ConfigError("training.jit_compile: XLA needs static shapes; set training.nodes_per_batch=0 too")
+        if self.model.directed and self.training.nodes_per_batch:
+            raise ConfigError("model.directed: partitions have no directions; set training.nodes_per_batch=0 too")
 
 
 Config = RankingConfig | NodeConfig

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpugraphs_polynormer.layers.convolutions import Convolution
+from tpugraphs_polynormer.layers.directed_edges import DirectedEdges
 from tpugraphs_polynormer.layers.edge_index import EdgeIndex
 from tpugraphs_polynormer.layers.global_attention import GlobalAttention, KeySums
 from tpugraphs_polynormer.layers.local_attention import LocalAttention
@@ -34,7 +35,14 @@ class ChunkedForward:
       fiedler: float32 [num_nodes], for an encoder of version 2.
     """
 
-    def __init__(self, model: NodeClassifier, edges: EdgeIndex, *, chunk_nodes: int, fiedler: np.ndarray | None = None):
+    def __init__(
+        self,
+        model: NodeClassifier,
+        edges: EdgeIndex | DirectedEdges,
+        *,
+        chunk_nodes: int,
+        fiedler: np.ndarray | None = None,
+    ):
         if model.encoder.graph_norm or model.encoder.squeeze_excite:
             raise ValueError("graph_norm and squeeze_excite read all nodes at once: evaluate without chunks")
         self.model = model

@@ -35,6 +35,7 @@ def _blank_dataset(name: str) -> NodeDataset:
     target = (source + 1) % sizes.num_nodes
     loops = np.arange(sizes.num_nodes)
     pairs = np.concatenate([np.stack(ends, 1) for ends in ((source, target), (target, source), (loops, loops))])
+    is_along = np.concatenate([np.ones(len(source), bool), np.zeros(len(source), bool), np.ones(len(loops), bool)])
     nodes = np.arange(1)
     return NodeDataset(
         name=name,
@@ -44,4 +45,5 @@ def _blank_dataset(name: str) -> NodeDataset:
         splits=(NodeSplit(nodes, nodes, nodes),),
         num_classes=sizes.num_classes,
         metric=sizes.metric,
+        is_along=is_along,
     )

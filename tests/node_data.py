@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tpugraphs_polynormer.config.schema import NodeConfig, load_config
-from tpugraphs_polynormer.nodes.datasets import NodeDataset, NodeSplit, make_undirected
+from tpugraphs_polynormer.nodes.datasets import NodeDataset, NodeSplit, find_along, make_undirected
 
 RECIPE = (
     "task=node_classification",
@@ -38,4 +38,5 @@ def make_dataset(
         half, quarter = num_nodes // 2, num_nodes // 4
         splits.append(NodeSplit(order[:half], order[half : half + quarter], order[half + quarter :]))
     edges = make_undirected(pairs, num_nodes)
-    return NodeDataset("toy", features, labels, edges, tuple(splits), num_classes, metric)
+    is_along = find_along(edges, pairs, num_nodes)
+    return NodeDataset("toy", features, labels, edges, tuple(splits), num_classes, metric, is_along)

@@ -111,8 +111,16 @@ def test_four_replicas_sum_their_gradients():
     assert "64 replicas were asked for" in too_many.error
 
 
-def test_node_classification_compiles():
-    config = load_config(find_config("nodes/minesweeper"), ["model.hidden_dim=64"])
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        ("nodes/minesweeper", ["model.hidden_dim=64"]),
+        ("nodes/minesweeper", ["model.hidden_dim=64", "training.epochs=0"]),
+        ("nodes/tuned/gcn/minesweeper", ["model.directed=true", "training.entropy_weight=0.1"]),
+    ],
+)
+def test_node_classification_compiles(name, overrides):
+    config = load_config(find_config(name), overrides)
     record = compile_for_tpu(trace_node_step(config), "v4:2x2x1")
     assert record.compiles, record.error
 

@@ -22,6 +22,7 @@ ENCODERS = {
     "graphsage": {"encoder": "graphsage"},
     "gat": {"encoder": "gat"},
     "mlp": {"encoder": "mlp"},
+    "tuned": {"encoder": "gcn", "residual": True, "pre_norm": True, "post_norm": True, "jumping_sum": True},
     "local": {"encoder": "polynormer-local"},
     "local_gcn": {"encoder": "polynormer-local", "conv": "gcn", "relu": False},
     "normed": {"encoder": "polynormer-local", "pre_norm": True, "post_norm": True},
@@ -162,9 +163,9 @@ def test_maxima_equal_naive(readout: str) -> None:
     naive_and_shared(build_model(**ENCODERS["local"], readout=readout, max_readout=True), BATCHES["padded"]())
 
 
-def test_batch_norm_counts_a_shared_row_once_per_candidate() -> None:
-    model = build_model(**ENCODERS["normed"], relu=False)
-    naive_and_shared(model, BATCHES["padded"](), training=True)
+@pytest.mark.parametrize("settings", [{**ENCODERS["normed"], "relu": False}, ENCODERS["tuned"]], ids=["local", "gcn"])
+def test_batch_norm_counts_a_shared_row_once_per_candidate(settings: dict) -> None:
+    naive_and_shared(build_model(**settings), BATCHES["padded"](), training=True)
 
 
 def test_where_one_layer_reaches_every_node_nothing_is_shared() -> None:

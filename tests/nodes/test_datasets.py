@@ -149,6 +149,15 @@ def test_find_benchmarks_on_real_data(real_data):
     assert {name for name, path in found.items() if path} == {"minesweeper", "amazon-photo", "tolokers", "coauthor-cs"}
 
 
+def test_directions_are_kept_if_asked_for(tmp_path):
+    write_yandex(tmp_path)
+    assert read_benchmark("tolokers", tmp_path).is_along is None
+    dataset = read_benchmark("tolokers", tmp_path, directed=True)
+    along = {tuple(edge) for edge in dataset.edges[dataset.is_along].tolist()}
+    assert along == {tuple(edge) for edge in EDGES.tolist()} | {(node, node) for node in range(NUM_NODES)}
+    assert not dataset.is_along.all()
+
+
 def test_yandex_format(tmp_path, caplog):
     write_yandex(tmp_path)
     dataset = read_benchmark("tolokers", tmp_path)

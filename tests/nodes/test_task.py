@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
@@ -18,9 +19,10 @@ import tensorflow as tf
 
 from tests.node_data import make_config, make_dataset
 from tpugraphs_polynormer.config.schema import NodeConfig
-from tpugraphs_polynormer.nodes.task import NodeInputs, NodeTask, node_loss
+from tpugraphs_polynormer.nodes.datasets import NodeDataset, find_along, make_undirected
+from tpugraphs_polynormer.nodes.task import NodeInputs, NodeTask, node_entropy, node_loss
 from tpugraphs_polynormer.training.run_directory import RunDirectory, RunError
-from tpugraphs_polynormer.training.trainer import Trainer
+from tpugraphs_polynormer.training.trainer import Trainer, restore_best
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -49,6 +51,74 @@ def test_losses_by_hand() -> None:
     expected = -np.log([1 / 2, 3 / 4, 1 / 5, 1 / 2]).mean()
     np.testing.assert_allclose(node_loss("bce", logits, labels, weights), expected, rtol=1e-6)
     assert node_loss("nll", logits, labels, tf.zeros(3)) == 0
+
+
+def test_entropies_by_hand() -> None:
+    logits = tf.constant([[0.0, 0.0], [0.0, np.log(3.0)], [100.0, -100.0], [5.0, -7.0]])
+    weights = tf.constant([1.0, 1.0, 1.0, 0.0])
+    # Softmax: (1/2, 1/2), (1/4, 3/4) and (1, 0); the last node does not count.
+    half, quarter = np.log(2.0), -(0.25 * np.log(0.25) + 0.75 * np.log(0.75))
+    np.testing.assert_allclose(node_entropy("nll", logits, weights), (half + quarter) / 3, rtol=1e-6)
+    # Sigmoids: two halves; 1/2 and 3/4; 1 and 0. A node's entropy is the mean of its two.
+    expected = (half + (half + quarter) / 2) / 3
+    np.testing.assert_allclose(node_entropy("bce", logits, weights), expected, rtol=1e-6)
+    assert node_entropy("nll", logits, tf.zeros(4)) == 0
+
+
+@pytest.mark.parametrize("kind", ["nll", "bce"])
+def test_a_step_down_the_entropy_makes_a_prediction_sharper(kind: str) -> None:
+    logits = tf.Variable([[0.2, 0.9, -0.1]])
+    with tf.GradientTape() as tape:
+        before = node_entropy(kind, logits, tf.ones(1))
+    logits.assign_sub(0.1 * tape.gradient(before, logits))
+    assert node_entropy(kind, logits, tf.ones(1)) < before
+    assert logits[0, 1] > 0.9 and logits[0, 2] < -0.1
+
+
+def loss_of(dataset: NodeDataset, *overrides: str) -> float:
+    """The loss of the first step, without dropout."""
+    config = make_config("model.dropout_rate=0", *overrides)
+    task = NodeTask(config, NodeInputs.make(dataset, config), 0)
+    task.enter_phase("global")
+    return float(task.loss(next(iter(task.make_dataset(0, tf.distribute.InputContext()))), num_replicas=1))
+
+
+def test_the_loss_has_the_entropy_of_other_nodes_and_none_of_their_labels() -> None:
+    dataset = make_dataset()
+    plain, sharpened = loss_of(dataset), loss_of(dataset, "training.entropy_weight=0.5")
+    assert 0 < (sharpened - plain) / 0.5 <= np.log(2.0)
+    labels, others = dataset.labels.copy(), np.concatenate([dataset.splits[0].valid, dataset.splits[0].test])
+    labels[others] = 1 - labels[others]
+    assert loss_of(dataclasses.replace(dataset, labels=labels), "training.entropy_weight=0.5") == sharpened
+
+
+def test_a_weight_on_the_entropy_sharpens_the_predictions(tmp_path: Path) -> None:
+    entropies = {}
+    for weight in (0, 2):
+        config = make_config("model.encoder=gcn", "training.epochs=40", f"training.entropy_weight={weight}")
+        trainer = make_trainer(config, tmp_path / str(weight))
+        trainer.train()
+        entropies[weight] = float(node_entropy("nll", tf.constant(trainer.task.predict()), tf.ones(60)))
+    assert entropies[2] < 0.8 * entropies[0]
+
+
+def test_a_polynormer_without_global_epochs_trains_saves_and_predicts_its_local_phase(tmp_path: Path) -> None:
+    config = make_config("training.local_epochs=12", "training.epochs=0")
+    trainer = make_trainer(config, tmp_path)
+    start = {variable.name: variable.numpy() for variable in trainer.task.model.trainable_variables}
+    result = trainer.train()
+    assert result["epochs"] == 12 and {record["phase"] for record in trainer.run.read_metrics()} == {"local"}
+    changed = {
+        variable.name: not np.array_equal(variable, start[variable.name])
+        for variable in trainer.task.model.trainable_variables
+    }
+    assert changed["local_head/kernel:0"] and not changed["global_head/kernel:0"]
+    again = NodeTask(config, trainer.task.inputs, 0)  # as another process would
+    phase = restore_best(again, trainer.run)
+    assert phase == result["best"]["phase"] == "local"
+    assert again.evaluate() == result["best"]["metrics"]
+    trainer.restore_best()
+    np.testing.assert_array_equal(again.predict(), trainer.task.predict())
 
 
 def test_global_phase_starts_from_the_best_local_epoch(tmp_path: Path, monkeypatch) -> None:
@@ -119,6 +189,35 @@ def test_it_learns_and_the_best_epoch_can_be_restored(tmp_path: Path) -> None:
     assert result["best"] == best and best["selection"] == best["metrics"]["valid"]["roc_auc"]
     assert trainer.restore_best() == best["phase"]
     assert trainer.task.evaluate() == best["metrics"]
+
+
+def test_directions_are_those_of_the_files() -> None:
+    """Edges 0 -> 1 and 1 -> 2, and both directions between 2 and 3: sums along, and against."""
+    pairs = np.array([[0, 1], [1, 2], [2, 3], [3, 2]])
+    edges, (one,) = make_undirected(pairs, 4), make_dataset(num_splits=1).splits
+    labels, features = np.zeros(4, np.int64), np.array([[1.0], [2.0], [4.0], [8.0]], np.float32)
+    dataset = NodeDataset("toy", features, labels, edges, (one,), 2, "accuracy", find_along(edges, pairs, 4))
+    config = make_config("model.encoder=graphsage", "model.directed=true")
+    found = NodeInputs.make(dataset, config).edges
+    both, along, against = (each.aggregate(tf.constant(features), how="sum").numpy()[:, 0].tolist() for each in found)
+    assert along == [1, 3, 14, 12] and against == [3, 6, 12, 12]  # each with the node itself
+    assert both == [3, 7, 14, 12]
+    with pytest.raises(ValueError, match=r"toy: model\.directed needs directions; read it with directed=True"):
+        NodeInputs.make(dataclasses.replace(dataset, is_along=None), config)
+
+
+@pytest.mark.parametrize("encoder", ["gcn", "polynormer"])
+def test_directed_models_learn_and_know_the_direction(tmp_path: Path, encoder: str) -> None:
+    config = make_config(f"model.encoder={encoder}", "model.directed=true", "training.local_epochs=15")
+    config = dataclasses.replace(config, training=dataclasses.replace(config.training, epochs=1))
+    trainer = make_trainer(config, tmp_path)
+    trainer.train()
+    records = trainer.run.read_metrics()
+    assert records[14]["loss"] < 0.9 * records[0]["loss"]
+    task, edges = trainer.task, trainer.task.inputs.edges
+    turned = edges._replace(along=edges.against, against=edges.along)
+    features = task.inputs.dataset.features
+    assert not np.allclose(task.model(features, edges.as_tensors()), task.model(features, turned.as_tensors()))
 
 
 @pytest.mark.parametrize("encoder", ["gcn", "graphsage", "gat", "polynormer-local"])
@@ -252,6 +351,52 @@ def test_a_killed_process_run_again_ends_with_the_same_numbers(
     assert found[0] == first, "the run started over instead of resuming"
     unbroken = (tmp_path / "unbroken" / "split_1" / "metrics.jsonl").read_text().splitlines()
     assert without_times(found) == without_times([json.loads(line) for line in unbroken])
+
+
+def test_each_step_drops_other_edges_and_keeps_both_directions_or_none() -> None:
+    config = make_config("model.edge_dropout_rate=0.5")
+    inputs = NodeInputs.make(make_dataset(), config)
+    model = NodeTask(config, inputs, 0).model
+    edges, loops = inputs.edges.as_tensors(), inputs.edges.source == inputs.edges.target
+    masks = [model.edge_dropout.thin(edges, training=True).mask.numpy() for _ in range(2)]
+    assert not np.array_equal(*masks)
+    for mask in masks:
+        assert mask[loops].all() and 0.3 < mask[~loops].mean() < 0.7
+        kept = set(zip(inputs.edges.source[mask].tolist(), inputs.edges.target[mask].tolist(), strict=True))
+        assert kept == {(target, source) for source, target in kept}
+    assert model.edge_dropout.thin(edges, training=False) is edges
+
+
+def test_averages_are_evaluated_with_their_own_batch_norm_and_across_phases(tmp_path: Path, monkeypatch) -> None:
+    """The model that is evaluated has the averages of weights and statistics; each phase begins an average."""
+    config = make_config(
+        *("training.ema_decay=0.5", "model.post_norm=true", "model.dropout_rate=0"),
+        *("training.local_epochs=3", "training.epochs=3"),
+    )
+    trainer = make_trainer(config, tmp_path)
+    task, averages = trainer.task, trainer.learner.averages
+    norm = task.model.encoder.local_layers[0].norm_after
+    watched = [norm.moving_mean, norm.scale, task.model.encoder.local_layers[0].linear.kernel]
+    raw, evaluated = [], []
+    valid = iter([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+
+    def evaluate() -> dict:
+        evaluated.append([variable.numpy() for variable in watched])
+        averages.swap()
+        raw.append([variable.numpy() for variable in watched])
+        averages.swap()
+        return {"valid": {"roc_auc": next(valid)}}
+
+    monkeypatch.setattr(task, "evaluate", evaluate)
+    first = [variable.numpy() for variable in watched]
+    trainer.train()
+    for position in range(len(watched)):
+        average = first[position].astype(np.float64)
+        for epoch in range(6):  # the best epoch of the first phase is its last one: nothing is restored
+            decay = min(0.5, (1 + epoch % 3) / (10 + epoch % 3))
+            average = decay * average + (1 - decay) * raw[epoch][position]
+            np.testing.assert_allclose(evaluated[epoch][position], average, rtol=1e-4, atol=1e-6)
+    assert not np.allclose(evaluated[2][0], raw[2][0], atol=1e-4)
 
 
 def test_edges_are_dropped_in_training_only() -> None:

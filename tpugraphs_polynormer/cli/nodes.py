@@ -106,7 +106,8 @@ def _run_experiment(args: argparse.Namespace) -> None:
         from tpugraphs_polynormer.nodes.datasets import read_benchmark
 
         check_benchmark(config, "--benchmark", args.benchmark)
-        result = run(args.output, read_benchmark(args.benchmark, args.files), config)
+        dataset = read_benchmark(args.benchmark, args.files, directed=config.model.directed)
+        result = run(args.output, dataset, config)
     else:
         result = run(args.output)
     print(json.dumps(result, indent=1))

@@ -52,8 +52,11 @@ class EncoderConfig:
         "global attention after the local layers, or both in every layer",
         choices=("local_to_global", "local_and_global"),
     )
-    pre_norm: bool = setting(False, "LayerNorm before each local layer")
-    post_norm: bool = setting(False, "BatchNorm after each local aggregation")
+    pre_norm: bool = setting(False, "LayerNorm before each local layer, or each layer of a baseline")
+    post_norm: bool = setting(False, "BatchNorm after each local aggregation, or each convolution of a baseline")
+    post_layer_norm: bool = setting(False, "LayerNorm after each convolution of a baseline, instead of BatchNorm")
+    residual: bool = setting(False, "a linear map of a layer's input is added to its convolution (baselines)")
+    jumping_sum: bool = setting(False, "the sum of all layers' outputs is the result, not the last one (baselines)")
     relu: bool = setting(True, "ReLU after each layer (Polynormer-r); without it a pure polynomial")
     share_query_key: bool = setting(True, "global attention uses one projection for queries and keys")
     formulation: str = setting(
@@ -66,6 +69,8 @@ class EncoderConfig:
             raise ConfigError(f"hidden_dim: found {self.hidden_dim}, expected a multiple of num_heads {self.num_heads}")
         if self.beta < 0 and not self.learn_beta:
             raise ConfigError(f"beta: found {self.beta}, expected 0 to 1 with learn_beta=false, a constant gate")
+        if self.post_norm and self.post_layer_norm:
+            raise ConfigError("post_layer_norm: found True, and post_norm too; set one of the two norms")
 
     def _has_heads(self) -> bool:
         return self.encoder in _WITH_HEADS
@@ -179,6 +184,7 @@ class NodeModelConfig(EncoderConfig):
 
     project_inputs: bool = setting(True, "a linear map of the features to hidden_dim; false for large graphs")
     version: int = setting(1, "gate vector: ones (1) or Fiedler vector (2, App. J)", choices=(1, 2))
+    directed: bool = setting(False, "weights of their own along and against the edges, as published")
 
 
 @dataclass(frozen=True)
@@ -314,6 +320,9 @@ class NodeTrainingConfig(TrainingConfig):
     loss: str = setting(
         "nll", "cross-entropy of the label, or of every class against the one-hot label", choices=("nll", "bce")
     )
+    entropy_weight: float = setting(
+        0.0, "weight of the mean entropy of predictions for all nodes outside the training split, in the loss", low=0
+    )
     nodes_per_batch: int = setting(0, "nodes of a random partition per step; 0 for the whole graph", low=0)
     chunk_nodes: int = setting(0, "nodes per chunk of the evaluation, layer by layer; 0 for the whole graph", low=0)
 
@@ -369,6 +378,8 @@ class NodeConfig:
     def __post_init__(self) -> None:
         if self.training.jit_compile and self.training.nodes_per_batch:
             raise ConfigError("training.jit_compile: XLA needs static shapes; set training.nodes_per_batch=0 too")
+        if self.model.directed and self.training.nodes_per_batch:
+            raise ConfigError("model.directed: partitions have no directions; set training.nodes_per_batch=0 too")
 
 
 Config = RankingConfig | NodeConfig

@@ -35,6 +35,14 @@ class DirectedEdges(PlainRows, _DirectedFields):
         """As that of the edges."""
         return self.both.num_nodes
 
+    def as_tensors(self) -> DirectedEdges:
+        """The same edges with every field a tensor, if each direction is an EdgeIndex."""
+        return DirectedEdges(*(each.as_tensors() for each in self))
+
+    def into(self, first: int, last: int) -> DirectedEdges:
+        """The edges of each direction into the nodes first, ..., last - 1, if each direction is an EdgeIndex."""
+        return DirectedEdges(*(each.into(first, last) for each in self))
+
     def degrees(self) -> tf.Tensor:
         """[num_nodes, 1] float32: the number of neighbours in both directions, loops included."""
         return self.both.degrees()

@@ -29,6 +29,8 @@ _UNUSED = {
     "local_and_global": {"num_global_layers", "global_dropout_rate", "pre_norm", "post_norm", "recompute"},
     "mlp": {"directed"},
 }
+# Arguments of GraphNetwork that the official baselines, `graphsage` of a ranking model, do not have.
+_NOT_OFFICIAL = {"residual", "pre_norm", "post_norm", "post_layer_norm", "jumping_sum"}
 _CHECKED = {field.name for field in fields(EncoderConfig)} - {"encoder", "input_dropout_rate"} | {"version", "directed"}
 
 
@@ -98,6 +100,7 @@ def unread_fields(config: EncoderConfig) -> dict[str, object]:
         read.add("edge_dropout_rate")
     for form in (config.encoder, config.attention):
         read -= _UNUSED.get(form, set())
-    if isinstance(config, RankingModelConfig) and config.cross_candidates == "pooled":
-        read.add("num_heads")  # of the attention among candidates
+    if isinstance(config, RankingModelConfig):
+        read -= _NOT_OFFICIAL if config.encoder == "graphsage" else set()
+        read |= {"num_heads"} if config.cross_candidates == "pooled" else set()  # of the attention among candidates
     return {field.name: field.default for field in fields(config) if field.name in _CHECKED - read}

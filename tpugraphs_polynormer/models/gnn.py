@@ -15,6 +15,7 @@ from tpugraphs_polynormer.layers.dense import Linear, build_layers
 from tpugraphs_polynormer.layers.dropout import Dropout
 from tpugraphs_polynormer.layers.edge_index import as_neighbours
 from tpugraphs_polynormer.layers.neighbours import ONE_GRAPH, Graphs, Neighbours, NeighbourSteps
+from tpugraphs_polynormer.layers.normalization import LayerNorm, MaskedBatchNorm
 from tpugraphs_polynormer.layers.registration import register
 from tpugraphs_polynormer.models.encoder import Encoder
 
@@ -22,18 +23,43 @@ from tpugraphs_polynormer.models.encoder import Encoder
 class GraphNetwork(Encoder):
     """Convolutions, each with an activation and dropout: [num_nodes, (candidates,) dim] -> [..., hidden_dim].
 
+    A layer is dropout(activation(norm(convolution(x) + x W + b))) with x = norm(states); both norms and x W + b are
+    options, off by default.
+
     Args:
       hidden_dim: width of every layer. num_layers: convolutions. dropout_rate: after each.
+      residual: x W + b. With it a GAT has separate weights for a node and for its neighbours, as GraphSAGE always has.
+      pre_norm: layer norm of the states. post_norm: batch norm of the sum, over real nodes. post_layer_norm: layer
+        norm of the sum, instead.
+      jumping_sum: the result is the sum of all layers' outputs, not the last one.
       formulation: see layers/ops. Others: see Encoder.
     """
 
     def __init__(
-        self, *, hidden_dim: int, num_layers: int, dropout_rate: float = 0.0, formulation: str = "auto", **kwargs
+        self,
+        *,
+        hidden_dim: int,
+        num_layers: int,
+        dropout_rate: float = 0.0,
+        residual: bool = False,
+        pre_norm: bool = False,
+        post_norm: bool = False,
+        post_layer_norm: bool = False,
+        jumping_sum: bool = False,
+        formulation: str = "auto",
+        **kwargs,
     ):
         super().__init__(**kwargs)
         self.keep_arguments(locals())
+        if post_norm and post_layer_norm:
+            raise ValueError("post_norm and post_layer_norm normalise the same sum: choose one")
         self.dropout = Dropout(rate=dropout_rate)
         self.convolutions = [self._create_layer(f"convolution_{i}") for i in range(num_layers)]
+        layers = range(num_layers)
+        self.norms_before = [LayerNorm(name=f"norm_before_{i}") for i in layers] if pre_norm else []
+        self.residuals = [Linear(hidden_dim, name=f"residual_{i}") for i in layers] if residual else []
+        norm = LayerNorm if post_layer_norm else MaskedBatchNorm
+        self.norms_after = [norm(name=f"norm_after_{i}") for i in layers] if post_norm or post_layer_norm else []
         self.create_context(num_layers)
 
     def _create_layer(self, name: str) -> Convolution:
@@ -61,6 +87,8 @@ class GraphNetwork(Encoder):
         out_shape = shape[:-1].concatenate([self.hidden_dim])
         build_layers(self.convolutions[:1], shape)
         build_layers(self.convolutions[1:], out_shape)
+        build_layers([*self.norms_before[:1], *self.residuals[:1]], shape)
+        build_layers([*self.norms_before[1:], *self.residuals[1:], *self.norms_after], out_shape)
         self.build_context(shape, out_shape)
         super().build(shape)
 
@@ -77,13 +105,47 @@ class GraphNetwork(Encoder):
         """Polynormer's signature."""
         self.check_phase(phase)
         near, graphs = as_neighbours(near), Graphs(*graphs)
+        total = None
         for i, (convolution, step) in enumerate(zip(self.convolutions, near.steps(self.num_layers), strict=True)):
-            closed = self.close(convolution(self.enter(i, states, graphs), step), training=training)
+            entered = self.normalize(i, self.enter(i, states, graphs))
+            mixed = convolution(entered, step)
+            closed = self.finish(i, entered, mixed, step, node_mask=graphs.mask, training=training)
             states = self.leave(i, closed, graphs)
-        return near.join(near.parts(states))
+            if self.jumping_sum:
+                total = states if total is None else step.expand(total) + states
+        return near.join(near.parts(total if self.jumping_sum else states))
+
+    def normalize(self, number: int, states: tf.Tensor) -> tf.Tensor:
+        """The states that a layer's convolution and residual take: normalised if `pre_norm`, else as they are."""
+        return self.norms_before[number](states) if self.norms_before else states
+
+    def finish(
+        self,
+        number: int,
+        states: tf.Tensor,
+        convolved: tf.Tensor,
+        near: Neighbours,
+        *,
+        node_mask: tf.Tensor | None = None,
+        training: bool | None = None,
+    ) -> tf.Tensor:
+        """What follows a layer's convolution, row by row: residual, norm, activation, dropout.
+
+        Args:
+          number: of the layer. states: as `normalize` gives them. convolved: the convolution's result.
+          node_mask: [num_nodes] bool, the real nodes, which batch norm counts.
+        """
+        if self.residuals:
+            convolved += near.expand(self.residuals[number](states))
+        if self.post_layer_norm:
+            convolved = self.norms_after[number](convolved)
+        elif self.post_norm:
+            weights = near.row_weights(node_mask)
+            convolved = self.norms_after[number](convolved, node_mask=weights, training=training)
+        return self.close(convolved, training=training)
 
     def close(self, states: tf.Tensor, *, training: bool | None = None) -> tf.Tensor:
-        """Activation and dropout: what follows each convolution."""
+        """Activation and dropout, which end each layer."""
         return self.dropout(self.activation(states), training=training)
 
 

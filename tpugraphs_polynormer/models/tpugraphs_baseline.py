@@ -48,6 +48,8 @@ class TpuGraphsLayoutBaseline(GCN):
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
+        if self.norms_before or self.residuals or self.norms_after or self.jumping_sum:
+            raise ValueError("TpuGraphsLayoutBaseline has the official layers: no norms, residuals or jumping_sum")
         self.prenet = Linear(self.hidden_dim, name="prenet")
         self.dense = [Linear(self.hidden_dim, name=f"dense_{i}") for i in range(self.num_layers)]
 

@@ -39,7 +39,8 @@ def run_benchmark(
       splits: numbers of the official splits; by default all.
     """
     _check(config)
-    return run_dataset(config, read_benchmark(config.data.benchmark, Path(data_dir)), run_dir, splits)
+    dataset = read_benchmark(config.data.benchmark, Path(data_dir), directed=config.model.directed)
+    return run_dataset(config, dataset, run_dir, splits)
 
 
 def run_dataset(

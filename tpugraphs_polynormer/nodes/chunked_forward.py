@@ -16,9 +16,11 @@ import numpy as np
 import tensorflow as tf
 
 from tpugraphs_polynormer.layers.convolutions import Convolution
+from tpugraphs_polynormer.layers.directed_edges import DirectedEdges
 from tpugraphs_polynormer.layers.edge_index import EdgeIndex
 from tpugraphs_polynormer.layers.global_attention import GlobalAttention, KeySums
 from tpugraphs_polynormer.layers.local_attention import LocalAttention
+from tpugraphs_polynormer.models.gnn import GraphNetwork
 from tpugraphs_polynormer.models.node_classifier import NodeClassifier
 from tpugraphs_polynormer.models.polynormer import Polynormer
 
@@ -33,7 +35,14 @@ class ChunkedForward:
       fiedler: float32 [num_nodes], for an encoder of version 2.
     """
 
-    def __init__(self, model: NodeClassifier, edges: EdgeIndex, *, chunk_nodes: int, fiedler: np.ndarray | None = None):
+    def __init__(
+        self,
+        model: NodeClassifier,
+        edges: EdgeIndex | DirectedEdges,
+        *,
+        chunk_nodes: int,
+        fiedler: np.ndarray | None = None,
+    ):
         if model.encoder.graph_norm or model.encoder.squeeze_excite:
             raise ValueError("graph_norm and squeeze_excite read all nodes at once: evaluate without chunks")
         self.model = model
@@ -48,9 +57,19 @@ class ChunkedForward:
         if isinstance(encoder, Polynormer):
             states = self._run_polynormer(encoder, states, encoder.check_phase(phase))
         else:
-            for convolution in encoder.convolutions:
-                states = self._map(encoder.close, self._convolve(convolution, states))
+            states = self._run_network(encoder, states)
         return self._map(functools.partial(self.model.classify, phase=phase), states)
+
+    def _run_network(self, encoder: GraphNetwork, states: np.ndarray) -> np.ndarray:
+        total = np.zeros([len(states), encoder.output_dim], np.float32) if encoder.jumping_sum else None
+        for number, convolution in enumerate(encoder.convolutions):
+            if encoder.pre_norm:
+                states = self._map(functools.partial(encoder.normalize, number), states)
+            finish = functools.partial(encoder.finish, number, near=self.edges)
+            states = self._map(finish, states, self._convolve(convolution, states))
+            if total is not None:
+                total += states
+        return states if total is None else total
 
     def _run_polynormer(self, encoder: Polynormer, states: np.ndarray, phase: str) -> np.ndarray:
         total = np.zeros([len(states), encoder.output_dim], np.float32)

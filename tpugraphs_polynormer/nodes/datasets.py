@@ -32,7 +32,8 @@ class NodeDataset:
     """One graph with labelled nodes.
 
     Edges are rows [source, target], sorted by target, then source: both directions of each undirected edge once, and
-    exactly one self-loop per node. A node without a label has a label below 0, and is in no split.
+    exactly one self-loop per node. A node without a label has a label below 0, and is in no split. `is_along` tells the
+    published directions, if they were asked for.
     """
 
     name: str
@@ -42,6 +43,7 @@ class NodeDataset:
     splits: tuple[NodeSplit, ...]
     num_classes: int
     metric: str  # "accuracy" or "roc_auc"
+    is_along: np.ndarray | None = None  # bool [num_edges]: True for published directions and self-loops
 
     @property
     def num_nodes(self) -> int:
@@ -95,8 +97,11 @@ _SOURCES: dict[str, _Source] = {
 }
 
 
-def read_benchmark(name: str, folder: Path) -> NodeDataset:
-    """One benchmark, read from the data folder and checked, its graph undirected with self-loops."""
+def read_benchmark(name: str, folder: Path, *, directed: bool = False) -> NodeDataset:
+    """One benchmark, read from the data folder and checked, its graph undirected with self-loops.
+
+    `directed` keeps which edges have a published direction; a file may list both directions of an edge, or one.
+    """
     benchmark = find_benchmark(name)
     files = _find_files(name, folder)
     path = files["data"]
@@ -106,7 +111,8 @@ def read_benchmark(name: str, folder: Path) -> NodeDataset:
     splits = tuple(_check_split(files, number, split, labels) for number, split in enumerate(raw.splits))
     features = np.ascontiguousarray(raw.features, np.float32)
     edges = make_undirected(raw.edges, len(labels))
-    dataset = NodeDataset(name, features, labels, edges, splits, int(labels.max()) + 1, benchmark.metric)
+    is_along = find_along(edges, raw.edges, len(labels)) if directed else None
+    dataset = NodeDataset(name, features, labels, edges, splits, int(labels.max()) + 1, benchmark.metric, is_along)
     found = (dataset.num_nodes, features.shape[1], dataset.num_classes)
     official = (benchmark.num_nodes, benchmark.num_features, benchmark.num_classes)
     if found != official:
@@ -140,6 +146,12 @@ def make_undirected(edges: np.ndarray, num_nodes: int) -> np.ndarray:
     np.floor_divide(keys, num_nodes, out=result[:, 1])
     np.remainder(keys, num_nodes, out=result[:, 0])
     return result
+
+
+def find_along(edges: np.ndarray, published: np.ndarray, num_nodes: int) -> np.ndarray:
+    """bool [e]: which edges [e, 2] of `make_undirected` are in the list [m, 2] that it was made of, or are loops."""
+    keys, wanted = (each[:, 1].astype(np.int64) * num_nodes + each[:, 0] for each in (edges, published))
+    return np.isin(keys, wanted) | (edges[:, 0] == edges[:, 1])
 
 
 def _locate(name: str, folder: Path) -> dict[str, Path | None]:

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpugraphs_polynormer.config.schema import NodeConfig, NodeModelConfig
+from tpugraphs_polynormer.layers.directed_edges import DirectedEdges
 from tpugraphs_polynormer.layers.edge_index import EdgeIndex, build_edge_index, unknown_edges
 from tpugraphs_polynormer.models.encoder_registry import build_encoder
 from tpugraphs_polynormer.models.node_classifier import NodeClassifier
@@ -27,15 +28,21 @@ class NodeInputs:
     """The input of the model, which the runs of all splits share."""
 
     dataset: NodeDataset
-    edges: EdgeIndex  # numpy
+    edges: EdgeIndex | DirectedEdges  # numpy
     fiedler: np.ndarray | None  # float32 [num_nodes], for Polynormer-v2 only
 
     @staticmethod
     def make(dataset: NodeDataset, config: NodeConfig) -> NodeInputs:
-        """The edge index of a data set and, for Polynormer-v2, the Fiedler vector."""
-        source, target = dataset.edges[:, 0], dataset.edges[:, 1]
-        fiedler = compute_fiedler(source, target, dataset.num_nodes) if config.model.version == 2 else None
-        return NodeInputs(dataset, build_edge_index(source, target, dataset.num_nodes), fiedler)
+        """The edge index of a data set, with directions for a directed model; for Polynormer-v2 the Fiedler vector."""
+        (source, target), count = dataset.edges.T, dataset.num_nodes
+        fiedler = compute_fiedler(source, target, count) if config.model.version == 2 else None
+        edges = build_edge_index(source, target, count)
+        if config.model.directed:
+            if dataset.is_along is None:
+                raise ValueError(f"{dataset.name}: model.directed needs directions; read it with directed=True")
+            first, last = source[dataset.is_along], target[dataset.is_along]
+            edges = DirectedEdges(edges, build_edge_index(first, last, count), build_edge_index(last, first, count))
+        return NodeInputs(dataset, edges, fiedler)
 
 
 def node_loss(kind: str, logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
@@ -54,6 +61,19 @@ def node_loss(kind: str, logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tenso
     else:
         one_hot = tf.one_hot(labels, logits.shape[-1])
         each = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(one_hot, logits), -1)
+    return tf.math.divide_no_nan(tf.reduce_sum(each * weights), tf.reduce_sum(weights))
+
+
+def node_entropy(kind: str, logits: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Scalar: the mean entropy, in nats, of the predictions for nodes of weight 1; it reads no label.
+
+    A prediction is the softmax of the logits with `nll`; with `bce` it is the sigmoid of each, and a node's entropy is
+    the mean over classes. The arguments are those of `node_loss`.
+    """
+    if kind == "nll":
+        each = -tf.reduce_sum(tf.nn.softmax(logits) * tf.nn.log_softmax(logits), -1)
+    else:
+        each = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(tf.sigmoid(logits), logits), -1)
     return tf.math.divide_no_nan(tf.reduce_sum(each * weights), tf.reduce_sum(weights))
 
 
@@ -120,10 +140,17 @@ class NodeTask:
         return tf.data.Dataset.from_generator(lambda: self._batches(epoch), output_signature=signature).prefetch(1)
 
     def loss(self, batch: tuple[tf.Tensor, ...], *, num_replicas: int) -> tf.Tensor:
-        """Scalar: the mean loss over the batch's training nodes, divided by the number of replicas."""
+        """Scalar: the mean loss over the batch's training nodes, divided by the number of replicas.
+
+        With `entropy_weight`, the mean entropy of the predictions for the batch's other nodes is added.
+        """
         features, labels, weights, fiedler, *edges = batch
+        training = self.config.training
         logits = self._call_model(features, fiedler, *edges, training=True)
-        return node_loss(self.config.training.loss, logits, labels, weights) / num_replicas
+        loss = node_loss(training.loss, logits, labels, weights)
+        if training.entropy_weight:
+            loss += training.entropy_weight * node_entropy(training.loss, logits, 1.0 - weights)
+        return loss / num_replicas
 
     def evaluate(self) -> Metrics:
         """The benchmark's metric on the training, validation and test nodes, computed on the whole graph."""
@@ -146,12 +173,16 @@ class NodeTask:
             for sub in iterate_subgraphs(self.inputs.edges, batches):
                 yield self._pack(sub.nodes, sub.edges)
 
-    def _pack(self, nodes: np.ndarray | slice, edges: EdgeIndex) -> tuple[Any, ...]:
+    def _pack(self, nodes: np.ndarray | slice, edges: EdgeIndex | DirectedEdges) -> tuple[Any, ...]:
         """The batch for `loss` of some nodes and the edges between them: features, labels, weights, Fiedler, edges."""
         dataset, fiedler = self.inputs.dataset, self.inputs.fiedler
         vector = np.zeros(0, np.float32) if fiedler is None else fiedler[nodes]
-        return dataset.features[nodes], dataset.labels[nodes], self._weights[nodes], vector, *edges[:-1]  # no mask
+        fields = edges.both[:-1] + edges.along[:-1] + edges.against[:-1] if self.config.model.directed else edges[:-1]
+        return dataset.features[nodes], dataset.labels[nodes], self._weights[nodes], vector, *fields  # no masks
 
     def _call_model(self, features: tf.Tensor, fiedler: tf.Tensor, *edges: tf.Tensor, training: bool) -> tf.Tensor:
         vector = fiedler if self.inputs.fiedler is not None else None
-        return self.model(features, EdgeIndex(*edges), phase=self._phase, fiedler=vector, training=training)
+        size = len(EdgeIndex._fields) - 1  # without the mask
+        parts = [EdgeIndex(*edges[first : first + size]) for first in range(0, len(edges), size)]
+        near = DirectedEdges(*parts) if self.config.model.directed else parts[0]
+        return self.model(features, near, phase=self._phase, fiedler=vector, training=training)

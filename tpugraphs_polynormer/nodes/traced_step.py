@@ -14,7 +14,7 @@ from tpugraphs_polynormer.training.traced_step import trace_training_step
 
 
 def trace_node_step(config: NodeConfig, *, num_replicas: int = 1) -> bytes:
-    """The HLO module of a config's training step, in the encoder's last phase, at the official size of its data set."""
+    """The HLO module of a config's training step, in the last phase that it trains, at its data set's size."""
     if config.training.nodes_per_batch:
         raise ConfigError("training.nodes_per_batch: a TPU needs static shapes; set training.nodes_per_batch=0")
     inputs = NodeInputs.make(_blank_dataset(config.data.benchmark), config)
@@ -35,6 +35,7 @@ def _blank_dataset(name: str) -> NodeDataset:
     target = (source + 1) % sizes.num_nodes
     loops = np.arange(sizes.num_nodes)
     pairs = np.concatenate([np.stack(ends, 1) for ends in ((source, target), (target, source), (loops, loops))])
+    is_along = np.concatenate([np.ones(len(source), bool), np.zeros(len(source), bool), np.ones(len(loops), bool)])
     nodes = np.arange(1)
     return NodeDataset(
         name=name,
@@ -44,4 +45,5 @@ def _blank_dataset(name: str) -> NodeDataset:
         splits=(NodeSplit(nodes, nodes, nodes),),
         num_classes=sizes.num_classes,
         metric=sizes.metric,
+        is_along=is_along,
     )

@@ -210,6 +210,13 @@ def test_directed_edges_tell_a_program_from_its_reverse():
     "overrides, words",
     [
         (("model.encoder=mlp", "model.directed=true"), "model.directed: found True, but model.encoder mlp has no such"),
+        *(
+            (
+                ("model.encoder=graphsage", f"model.{name}=true"),
+                f"model.{name}: found True, but model.encoder graphsage",
+            )
+            for name in ("residual", "pre_norm", "post_norm", "post_layer_norm", "jumping_sum")
+        ),
         (("model.features=raw", "model.size_features=tiles"), "size_features: found 'tiles', but it is read only with"),
         (("model.features=raw", "model.layout_features=both"), "layout_features: found 'both', but it is read only"),
         (

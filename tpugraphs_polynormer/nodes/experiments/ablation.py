@@ -49,7 +49,8 @@ def run_ablation(
 def without_edges(dataset: NodeDataset) -> NodeDataset:
     """The same nodes with self-loops only."""
     loops = np.arange(dataset.num_nodes, dtype=np.int64)
-    return dataclasses.replace(dataset, edges=np.stack([loops, loops], 1))
+    is_along = None if dataset.is_along is None else np.ones(dataset.num_nodes, bool)
+    return dataclasses.replace(dataset, edges=np.stack([loops, loops], 1), is_along=is_along)
 
 
 def _configure(config: NodeConfig, scheme: str) -> NodeConfig:

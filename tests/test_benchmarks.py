@@ -36,6 +36,7 @@ TABLES = {
         *("| malicious tars and zips |", "| two writers: simulate | 1 | 1 |", "| full disk: featurize | 1 | 1 |"),
     ],
     "featurize": ["read protobuf ", "read text ", "features ", "protobuf to arrays ", "text to arrays "],
+    "large_graph": ["| phase | nodes |", "|---", "| local | 2,449 |", "| global | 2,449 |"],
     "nodes": [
         "| data set | model | test, per cent |",
         "|---",

@@ -7,12 +7,14 @@
 Needs the extra `tpu-compiler`, and no TPU. Each answer is kept in DIR by the hash of its program, so a rerun continues
 where the last one ended; collections whose steps are equal share a row. Estimates have no noise: they are
 those of the compiler, the sum over ops that carry one. Ops without an estimate (gathers, scatters) are counted beside.
+A cell of a chip has the memory of one device, its share of the chip's, and the estimated time of a step.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -87,8 +89,8 @@ def official_rows(precision: str, step: str, chosen: argparse.Namespace) -> Iter
                 name = f"{folder}/{model}/{' and '.join(each.replace(':', '_') for each in collections)}"
                 sizes = official_batches(config)
                 notes = (f"{sizes.graphs_per_batch:.1f}", f"{100 * sizes.padding_share:.0f} %")
-                for topology in chosen.topologies:
-                    for part, trace in _parts(config, sizes.limits, step):
+                for part, trace in _parts(config, sizes.limits, step):
+                    for topology in chosen.topologies:
                         yield Row(f"{name}{part}", topology, trace, notes=notes)
 
 
@@ -177,13 +179,38 @@ def print_table(title: str, rows: Iterator[Row], columns: Sequence[str], cache: 
         print(f"| {row.name} | {' | '.join([row.topology, *row.notes, *format_record(record)])} |", flush=True)
 
 
+def print_matrix(
+    title: str, rows: Iterator[Row], columns: Sequence[str], topologies: Sequence[str], cache: Path
+) -> None:
+    """Prints a Markdown table with a line per step and a column per chip, line by line as the answers come."""
+    names = ["step", *columns, *topologies, "gathers, scatters, sorts"]
+    print(f"\n{title}\n\n| {' | '.join(names)} |\n{'|---' * len(names)}|", flush=True)
+    for name, members in itertools.groupby(rows, key=lambda row: row.name):
+        steps = list(members)
+        traced = steps[0].trace()
+        records = [compile_for_tpu(traced, each.topology, cache_dir=cache) for each in steps]
+        cells = [
+            f"{each.total_bytes / GIB:.2f} GiB ({100 * each.hbm_share:.0f} %), {each.milliseconds:.2f} ms"
+            if each.compiles
+            else each.error.split(";")[0]
+            for each in records
+        ]
+        moved = sorted({_count_moved(each) for each in records if each.compiles})
+        span = " to ".join(str(each) for each in dict.fromkeys((moved[0], moved[-1]))) if moved else ""
+        print(f"| {' | '.join([name, *steps[0].notes, *cells, span])} |", flush=True)
+
+
+def _count_moved(record: CompileRecord) -> int:
+    """The ops that move data by indices, which have no estimate."""
+    return sum(count for name, count in record.unestimated.items() if name in ("gather", "scatter", "sort"))
+
+
 def format_record(record: CompileRecord) -> list[str]:
     """Cells of the table: compiles, HBM, Mcycles, ms, ops without an estimate."""
     if not record.compiles:
         return [record.error.split(";")[0], "", "", "", ""]
-    moved = sum(count for name, count in record.unestimated.items() if name in ("gather", "scatter", "sort"))
     memory = f"{record.total_bytes / GIB:.2f} GiB ({100 * record.hbm_share:.0f} %)"
-    return ["yes", memory, f"{record.cycles / 1e6:.2f}", f"{record.milliseconds:.2f}", f"{moved}"]
+    return ["yes", memory, f"{record.cycles / 1e6:.2f}", f"{record.milliseconds:.2f}", f"{_count_moved(record)}"]
 
 
 def main() -> None:
@@ -212,12 +239,13 @@ def main() -> None:
         if "replicas" in arguments.tables:
             print_table("Replicas", replica_rows(), [], cache)
         if "nodes" in arguments.tables:
-            print_table("Node classification", node_rows(arguments.topologies), [], cache)
+            print_matrix("Node classification", node_rows(arguments.topologies), [], arguments.topologies, cache)
         if "official" in arguments.tables:
             for step in arguments.steps:
                 for precision in arguments.precisions:
                     rows = official_rows(precision, step, arguments)
-                    print_table(f"Official sizes, {step}, {precision}", rows, ["graphs", "padding"], cache)
+                    title, columns = f"Official sizes, {step}, {precision}", ["graphs", "padding"]
+                    print_matrix(title, rows, columns, arguments.topologies, cache)
 
 
 if __name__ == "__main__":

@@ -13,16 +13,13 @@ it can. Each phase is a child process of its own, whose peak of resident memory 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
+from child import run_child
 
 from tpugraphs_polynormer.catalog import find_benchmark
 from tpugraphs_polynormer.config.loader import find_config
@@ -75,26 +72,6 @@ def measure(name: str, share: float, overrides: list[str]) -> dict:
     return found | times | {"peak_gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
 
 
-def measure_in_child(*arguments: object) -> dict:
-    """What `measure` finds in a process of its own."""
-    paths = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, "-c", "import large_graph; large_graph.answer()", json.dumps(arguments)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": paths},
-        check=False,
-    )
-    if done.returncode:
-        raise SystemExit(f"failed with exit code {done.returncode}; -9 means that memory did not suffice")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def answer() -> None:
-    """Prints what `measure` finds: the child process."""
-    print(json.dumps(measure(*json.loads(sys.argv[1]))))
-
-
 def main() -> None:
     """Prints the table, line by line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -109,7 +86,7 @@ def main() -> None:
     print("| phase | nodes | edges, both ways and loops | s per training epoch | s per evaluation | peak, GB |")
     print("|---|---|---|---|---|---|", flush=True)
     for phase in args.phases:
-        row = measure_in_child(args.name, args.share, [*EPOCHS[phase], *args.overrides])
+        row = run_child("large_graph", args.name, args.share, [*EPOCHS[phase], *args.overrides])
         times = f"{row['train_seconds']:.1f} | {row['evaluation_seconds']:.1f}"
         print(f"| {phase} | {row['nodes']:,} | {row['edges']:,} | {times} | {row['peak_gigabytes']:.2f} |", flush=True)
 

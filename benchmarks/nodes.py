@@ -18,17 +18,16 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import re
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from child import run_child
 from real_data import REAL_DATA
 
 from tpugraphs_polynormer.catalog import BENCHMARKS
@@ -114,7 +113,7 @@ def choose_sizes(config: NodeConfig, args: argparse.Namespace) -> tuple[str, ...
     return tuple(sizes)
 
 
-def measure(config_name: str, overrides: Sequence[str], args: argparse.Namespace) -> list[Measured]:
+def run_row(config_name: str, overrides: Sequence[str], args: argparse.Namespace) -> list[Measured]:
     """The runs of a row of the table, one after another."""
     changes = "+".join(re.sub(r"[^\w.=-]", "_", each) for each in overrides) or "published"
     folder = args.work / config_name.removeprefix("nodes/") / changes
@@ -129,30 +128,22 @@ def run_job(job: Job) -> Measured:
     """What a job's child process measured, now or before."""
     path = Path(job.run) / "measured.json"
     if not path.exists():
-        paths = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-        done = subprocess.run(
-            [sys.executable, "-c", "import nodes; nodes.answer()", json.dumps(asdict(job))],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": paths},
-            check=False,
-        )
-        if done.returncode:
-            raise SystemExit(f"{job.run}: failed; the same command continues")
-        write_text(path, done.stdout.splitlines()[-1] + "\n")
+        found = run_child("nodes", asdict(job))
+        write_text(path, json.dumps(found) + "\n")
     measured = Measured(**json.loads(path.read_text()))
     print(f"{job.run}: test {measured.test:.4f}", file=sys.stderr, flush=True)
     return measured
 
 
-def train(job: Job) -> Measured:
-    """Trains or resumes a job in this process."""
+def measure(fields: dict) -> dict:
+    """The fields of a Measured, after a Job of these fields is trained or resumed: in the child process."""
     keep_freed_memory()
     import_tensorflow()
     from tpugraphs_polynormer.nodes.benchmark import run_dataset
     from tpugraphs_polynormer.nodes.datasets import read_benchmark
     from tpugraphs_polynormer.training.run_directory import RunDirectory
 
+    job = Job(**fields)
     config = load_config(find_config(job.config), job.overrides)
     dataset = read_benchmark(config.data.benchmark, Path(job.data), directed=config.model.directed)
     split = job.number
@@ -165,13 +156,7 @@ def train(job: Job) -> Measured:
     # The first epoch of a phase also traces.
     seconds = {phase: statistics.median(each[1:] or each) for phase, each in times.items()}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    return Measured(results["splits"][0]["test"], seconds, peak)
-
-
-def answer() -> None:
-    """Prints what the job of the first argument measures: the child process."""
-    job = json.loads(sys.argv[1])
-    print(json.dumps(asdict(train(Job(**job | {"overrides": tuple(job["overrides"])})))))
+    return asdict(Measured(results["splits"][0]["test"], seconds, peak))
 
 
 def find_published(dataset: str, model: str) -> str:
@@ -210,7 +195,7 @@ def compare(args: argparse.Namespace) -> list[dict]:
     print(f"{HEAD}\n|{'---|' * 9}", flush=True)
     rows = []
     for dataset, model, option, config_name, overrides, config in plan:
-        measured = measure(config_name, overrides, args)
+        measured = run_row(config_name, overrides, args)
         name = MODELS[model] + (f", {OPTIONS[option]}" if option else "")
         published = "-" if option else find_published(dataset, model)
         print(format_row(name, config, measured, published), flush=True)

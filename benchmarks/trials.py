@@ -10,7 +10,6 @@ import json
 import math
 import os
 import statistics
-import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from child import run_child
 
 from tpugraphs_polynormer.catalog import find_collection
 from tpugraphs_polynormer.datasets.reader import RankingDataset, RankingSplit
@@ -103,26 +103,16 @@ def run_trials(trials: Sequence[Trial], num_at_once: int | None = None) -> list[
 def _run_trial(trial: Trial) -> Result:
     path = Path(trial.run) / "judged.json"
     if not path.exists():
-        paths = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = os.environ | {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1", "PYTHONPATH": paths}
-        done = subprocess.run(
-            [sys.executable, "-c", "import trials; trials.answer()", json.dumps(asdict(trial))],
-            capture_output=True,
-            text=True,
-            env=environment,
-            check=False,
-        )
-        if done.returncode:
-            raise SystemExit(f"{trial.run}: failed: {done.stderr.strip()[-2000:]}")
-        path.write_text(done.stdout.splitlines()[-1])
+        one_core = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
+        path.write_text(json.dumps(run_child("trials", asdict(trial), environment=one_core, quiet=True)))
     found = json.loads(path.read_text())
     result = Result([GraphMetrics(**graph) for graph in found["graphs"]], found["step_seconds"])
     print(f"{trial.run}: tau {result.mean('tau'):.3f}", file=sys.stderr, flush=True)
     return result
 
 
-def train_and_judge(trial: dict) -> dict:
-    """The content of judged.json: what the child process prints."""
+def measure(trial: dict) -> dict:
+    """The content of judged.json, of a trial as a dictionary: in the child process."""
     keep_freed_memory()
     import_tensorflow()
     from tpugraphs_polynormer.config.schema import load_config
@@ -208,8 +198,3 @@ def format_spread(values: Sequence[float]) -> str:
     """The mean of a metric over seeds and, with several, the sample standard deviation."""
     spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.3f}{spread}"
-
-
-def answer() -> None:
-    """Prints the result of the trial that the first argument describes: the child process."""
-    print(json.dumps(train_and_judge(json.loads(sys.argv[1]))))

@@ -36,18 +36,17 @@ QUICK += ("training.nodes_per_batch=1000", "training.chunk_nodes=1000")
 
 def draw_dataset(name: str, share: float, seed: int):
     """A random graph with a share of a benchmark's nodes and edges; 8 % of the nodes train, 2 % validate."""
-    from tpugraphs_polynormer.layers.edge_index import build_undirected_edge_index
-    from tpugraphs_polynormer.nodes.datasets import NodeDataset, NodeSplit
+    from tpugraphs_polynormer.nodes.datasets import NodeDataset, NodeSplit, make_undirected
 
     sizes, random = find_benchmark(name), np.random.default_rng(seed)
     num_nodes, num_edges = (max(100, int(count * share)) for count in (sizes.num_nodes, sizes.num_edges))
-    index = build_undirected_edge_index(*random.integers(0, num_nodes, [2, num_edges]), num_nodes)
+    edges = make_undirected(random.integers(0, num_nodes, [2, num_edges]).T, num_nodes)
     order = random.permutation(num_nodes)
     return NodeDataset(
         name=name,
         features=random.standard_normal((num_nodes, sizes.num_features), np.float32),
         labels=random.integers(0, sizes.num_classes, num_nodes),
-        edges=np.stack([index.source, index.target], 1).astype(np.int64),
+        edges=edges,
         splits=(NodeSplit(*np.split(order, [num_nodes * 8 // 100, num_nodes // 10])),),
         num_classes=sizes.num_classes,
         metric=sizes.metric,

@@ -190,14 +190,20 @@ def print_matrix(
         traced = steps[0].trace()
         records = [compile_for_tpu(traced, each.topology, cache_dir=cache) for each in steps]
         cells = [
-            f"{each.total_bytes / GIB:.2f} GiB ({100 * each.hbm_share:.0f} %), {each.milliseconds:.2f} ms"
-            if each.compiles
-            else each.error.split(";")[0]
+            f"{_describe_memory(each)}, {each.milliseconds:.2f} ms" if each.compiles else _first_reason(each)
             for each in records
         ]
         moved = sorted({_count_moved(each) for each in records if each.compiles})
         span = " to ".join(str(each) for each in dict.fromkeys((moved[0], moved[-1]))) if moved else ""
         print(f"| {' | '.join([name, *steps[0].notes, *cells, span])} |", flush=True)
+
+
+def _describe_memory(record: CompileRecord) -> str:
+    return f"{record.total_bytes / GIB:.2f} GiB ({100 * record.hbm_share:.0f} %)"
+
+
+def _first_reason(record: CompileRecord) -> str:
+    return record.error.split(";")[0]
 
 
 def _count_moved(record: CompileRecord) -> int:
@@ -208,9 +214,9 @@ def _count_moved(record: CompileRecord) -> int:
 def format_record(record: CompileRecord) -> list[str]:
     """Cells of the table: compiles, HBM, Mcycles, ms, ops without an estimate."""
     if not record.compiles:
-        return [record.error.split(";")[0], "", "", "", ""]
-    memory = f"{record.total_bytes / GIB:.2f} GiB ({100 * record.hbm_share:.0f} %)"
-    return ["yes", memory, f"{record.cycles / 1e6:.2f}", f"{record.milliseconds:.2f}", f"{_count_moved(record)}"]
+        return [_first_reason(record), "", "", "", ""]
+    times = f"{record.cycles / 1e6:.2f}", f"{record.milliseconds:.2f}"
+    return ["yes", _describe_memory(record), *times, f"{_count_moved(record)}"]
 
 
 def main() -> None:

@@ -95,8 +95,8 @@ def small_overrides(model: str, collection: str) -> tuple[str, ...]:
 
 
 def run_trials(trials: Sequence[Trial], num_at_once: int | None = None) -> list[Result]:
-    """The results of the trials, in their order; one core each, as many at once as there are cores."""
-    with ThreadPoolExecutor(num_at_once or os.cpu_count()) as pool:
+    """The results of the trials, in their order; one core each, as many at once as this process may use."""
+    with ThreadPoolExecutor(num_at_once or len(os.sched_getaffinity(0))) as pool:
         return list(pool.map(_run_trial, trials))
 
 

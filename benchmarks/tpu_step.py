@@ -135,12 +135,13 @@ def replica_rows() -> Iterator[Row]:
             yield Row(f"{DEMO}, {precision}, {count} replicas", "v4:2x2x1", trace, count)
 
 
-def node_rows(topologies: Sequence[str]) -> Iterator[Row]:
+def node_rows(topologies: Sequence[str], precisions: Sequence[str]) -> Iterator[Row]:
     """Node classification at the size of ogbn-arxiv, the whole graph in one step, in the global phase."""
-    overrides = ["model.recompute=true", "training.epochs=500"]
-    config = load_config(find_config("nodes/ogbn-arxiv"), overrides)
-    for topology in topologies:
-        yield Row("nodes/ogbn-arxiv, recompute", topology, lambda: trace_node_step(config))
+    for precision in precisions:
+        overrides = ["model.recompute=true", "training.epochs=500", f"training.precision={precision}"]
+        config = load_config(find_config("nodes/ogbn-arxiv"), overrides)
+        for topology in topologies:
+            yield Row(f"nodes/ogbn-arxiv, recompute, {precision}", topology, lambda c=config: trace_node_step(c))
 
 
 def _official_peer() -> bytes:
@@ -245,7 +246,8 @@ def main() -> None:
         if "replicas" in arguments.tables:
             print_table("Replicas", replica_rows(), [], cache)
         if "nodes" in arguments.tables:
-            print_matrix("Node classification", node_rows(arguments.topologies), [], arguments.topologies, cache)
+            rows = node_rows(arguments.topologies, arguments.precisions)
+            print_matrix("Node classification", rows, [], arguments.topologies, cache)
         if "official" in arguments.tables:
             for step in arguments.steps:
                 for precision in arguments.precisions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.node_data import make_config, make_dataset
 from tpugraphs_polynormer.nodes.chunked_forward import ChunkedForward
@@ -36,6 +37,13 @@ VARIANTS = {
 }
 
 
+@pytest.fixture
+def _in_bfloat16():
+    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    yield
+    tf.keras.mixed_precision.set_global_policy("float32")
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_chunks_give_the_logits_of_the_whole_graph(variant: str) -> None:
     config = make_config("model.num_local_layers=2", *VARIANTS[variant])
@@ -52,3 +60,16 @@ def test_chunks_give_the_logits_of_the_whole_graph(variant: str) -> None:
         whole = model(features, inputs.edges, fiedler=inputs.fiedler, phase=phase, training=False).numpy()
         np.testing.assert_allclose(forward(features, phase=phase), whole, rtol=2e-5, atol=2e-5)
         assert np.ptp(whole, axis=0).min() > 1e-3
+
+
+@pytest.mark.usefixtures("_in_bfloat16")
+@pytest.mark.parametrize("variant", ["small", "joint", "norms", "v2", "directed", "gat_layer_norm", "graphsage_sum"])
+def test_chunks_give_them_in_bfloat16_to_its_precision(variant: str) -> None:
+    config = make_config("model.num_local_layers=2", *VARIANTS[variant])
+    inputs = NodeInputs.make(make_dataset(), config)
+    model = build_classifier(config.model, feature_dim=5, num_classes=3, seed=1)
+    features = inputs.dataset.features
+    forward = ChunkedForward(model, inputs.edges, chunk_nodes=17, fiedler=inputs.fiedler)
+    whole = model(features, inputs.edges, fiedler=inputs.fiedler, training=False).numpy()
+    assert model.compute_dtype == "bfloat16" and whole.dtype == np.float32
+    np.testing.assert_allclose(forward(features), whole, rtol=0.05, atol=0.05)

@@ -191,6 +191,22 @@ def test_it_learns_and_the_best_epoch_can_be_restored(tmp_path: Path) -> None:
     assert trainer.task.evaluate() == best["metrics"]
 
 
+def test_bfloat16_learns_beside_float32_with_weights_in_float32(tmp_path: Path) -> None:
+    epochs = ("model.dropout_rate=0", "training.local_epochs=15", "training.epochs=15")
+    wide = train(make_config(*epochs), tmp_path / "wide")
+    trainer = make_trainer(make_config(*epochs, "training.precision=bfloat16"), tmp_path / "half")
+    try:
+        trainer.train()
+        half = trainer.run.read_metrics()
+        assert {variable.dtype for variable in trainer.task.model.trainable_variables} == {tf.float32}
+        assert trainer.task.model.encoder.compute_dtype == "bfloat16"
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+    losses, expected = (np.array([record["loss"] for record in each]) for each in (half, wide))
+    np.testing.assert_allclose(losses, expected, rtol=0.1, atol=0.02)
+    assert 0 < np.abs(losses - expected).max() and losses[14] < 0.8 * losses[0]
+
+
 def test_directions_are_those_of_the_files() -> None:
     """Edges 0 -> 1 and 1 -> 2, and both directions between 2 and 3: sums along, and against."""
     pairs = np.array([[0, 1], [1, 2], [2, 3], [3, 2]])

@@ -291,6 +291,7 @@ class TrainingConfig:
     checkpoint_seconds: float = setting(0.0, "shortest time between checkpoints; 0 saves each epoch", low=0)
     steps_per_execution: int = setting(10, "steps of one call from Python", low=1)
     jit_compile: bool = setting(False, "compile the training step with XLA (needs static shapes)")
+    precision: str = setting("float32", "of the layers", choices=("float32", "bfloat16"))
 
     def __post_init__(self) -> None:
         _refuse_unread(self, "clip_norm above 0", self.clip_norm > 0, "clip_each")
@@ -304,7 +305,6 @@ class RankingTrainingConfig(TrainingConfig):
 
     steps_per_epoch: int = setting(50, "training steps of an epoch", low=1)
     validation_candidates: int = setting(1000, "candidates of each validation graph; 0 for all", low=0)
-    precision: str = setting("float32", "of the layers", choices=("float32", "bfloat16"))
 
 
 @dataclass(frozen=True)

@@ -129,10 +129,12 @@ class GlobalAttention(Configured, tf.keras.layers.Layer):
         else:
             rows = _swap_candidates(blocks.cut(query))
             attended, total = _swap_candidates(tf.matmul(rows, products)), _swap_candidates(tf.matmul(rows, keys))
+        # Divided after `join`: the TPU compiler (v5p, bfloat16) aborts where the cast follows its gather at once.
+        attended, total = blocks.join(attended), blocks.join(total)
         # Below the floor the gradient -1 / total^2 overflows, and 0 times it is NaN: such a node attends to nothing.
         inverse = tf.math.reciprocal_no_nan(tf.where(total > _LEAST_TOTAL, total, 0.0))
         attended *= tf.tile(inverse, [1] * (inverse.shape.rank - 1) + [self.head_dim])
-        return tf.cast(blocks.join(attended), projected.value.dtype)
+        return tf.cast(attended, projected.value.dtype)
 
     def attention_weights(self, projected: QueryKeyValue, sums: KeySums) -> tf.Tensor:
         """[i, j] float32: the share of node i's attention that node j gets, the mean over heads.

@@ -120,7 +120,7 @@ class ChunkedForward:
         return np.concatenate([layer.aggregate(projected, near).numpy() for near in ranges])
 
     def _sum_keys(self, layer: GlobalAttention, states: np.ndarray) -> KeySums:
-        chunks = (tf.convert_to_tensor(states[chunk]) for chunk in self._chunks(len(states)))
+        chunks = (tf.cast(states[chunk], self.model.compute_dtype) for chunk in self._chunks(len(states)))
         return functools.reduce(KeySums.plus, (layer.sum_keys(layer.project(rows)) for rows in chunks))
 
     def _chunks(self, count: int) -> Iterator[slice]:
@@ -134,7 +134,7 @@ class ChunkedForward:
             extra = {}
             if with_fiedler:
                 extra["fiedler"] = None if self.fiedler is None else tf.convert_to_tensor(self.fiedler[chunk])
-            rows = function(*(tf.convert_to_tensor(array[chunk]) for array in arrays), **extra)
+            rows = function(*(tf.cast(array[chunk], self.model.compute_dtype) for array in arrays), **extra)
             if out is None:
                 count = len(arrays[0])
                 out = tf.nest.map_structure(lambda each, n=count: np.empty([n, *each.shape[1:]], np.float32), rows)

@@ -20,7 +20,7 @@ from tpugraphs_polynormer.nodes.datasets import NodeDataset
 from tpugraphs_polynormer.nodes.fiedler import compute_fiedler
 from tpugraphs_polynormer.nodes.metrics import evaluate_nodes
 from tpugraphs_polynormer.nodes.partitions import iterate_subgraphs, partition_nodes
-from tpugraphs_polynormer.training.task import Metrics, plan_phases
+from tpugraphs_polynormer.training.task import Metrics, plan_phases, set_precision
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,7 @@ class NodeTask:
     selects_across_phases = True  # as in the authors' code
 
     def __init__(self, config: NodeConfig, inputs: NodeInputs, split: int) -> None:
+        set_precision(config.training)
         self.config, self.inputs = config, inputs
         dataset = inputs.dataset
         self.parts = dataset.splits[split]

@@ -39,7 +39,7 @@ from tpugraphs_polynormer.training.distribution import is_chief
 from tpugraphs_polynormer.training.initial_weights import load_source, open_source, record_source
 from tpugraphs_polynormer.training.losses import build_loss
 from tpugraphs_polynormer.training.run_directory import FACTS_NAME, RunDirectory, RunError
-from tpugraphs_polynormer.training.task import Metrics, Phase, plan_phases
+from tpugraphs_polynormer.training.task import Metrics, Phase, plan_phases, set_precision
 from tpugraphs_polynormer.training.trainer import train_many, train_run
 
 _logger = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class RankingTask:
         facts: DatasetFacts | None = None,
         indices_dir: Path | str | None = None,
     ) -> None:
-        set_precision(config)
+        set_precision(config.training)
         self.config, self.collection = config, collection
         self._strategy = tf.distribute.get_strategy()
         learns = config.model.learns
@@ -173,12 +173,6 @@ class RankingTask:
                 self.model(block.graph, training=False)
                 return
         raise DatasetError(f"{self.collection.folder}: no graphs in any split; preprocess again")
-
-
-def set_precision(config: RankingConfig) -> None:
-    """Makes layers that are created from now on compute in the config's precision."""
-    half = config.training.precision == "bfloat16"
-    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16" if half else "float32")
 
 
 def mean_loss(

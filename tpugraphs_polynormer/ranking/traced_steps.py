@@ -27,14 +27,9 @@ from tpugraphs_polynormer.datasets.static_graphs import GraphSizes
 from tpugraphs_polynormer.datasets.statistics import FeatureStatistics
 from tpugraphs_polynormer.ranking.scorer import block_size
 from tpugraphs_polynormer.ranking.static_scoring import scoring_functions, scoring_specs
-from tpugraphs_polynormer.ranking.task import (
-    DatasetFacts,
-    build_ranking_model,
-    mean_loss,
-    open_collection,
-    set_precision,
-)
+from tpugraphs_polynormer.ranking.task import DatasetFacts, build_ranking_model, mean_loss, open_collection
 from tpugraphs_polynormer.training.losses import build_loss
+from tpugraphs_polynormer.training.task import set_precision
 from tpugraphs_polynormer.training.traced_step import trace_function, trace_training_step
 
 
@@ -63,7 +58,7 @@ class _StepTask:
     def __init__(self, config: RankingConfig, kind: str, phase: str | None) -> None:
         if not config.model.learns:
             raise ConfigError("model.encoder: found none, the cost model, which has no step to compile; choose another")
-        set_precision(config)
+        set_precision(config.training)
         self.config, self._phase = config, phase
         self.model = build_ranking_model(config, DatasetFacts(config.data.names[0], kind, neutral_statistics()))
         small = dict.fromkeys(BATCH_SIZES, 2)

@@ -49,6 +49,12 @@ class Task(Protocol):
         """The number by which the best epoch is chosen; higher is better."""
 
 
+def set_precision(config: TrainingConfig) -> None:
+    """Makes layers that are created from now on compute in the config's precision."""
+    half = config.precision == "bfloat16"
+    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16" if half else "float32")
+
+
 def plan_phases(config: TrainingConfig, names: Sequence[str]) -> tuple[Phase, ...]:
     """The local phase (warm-up), then the global phase; an encoder with one phase trains all epochs in it."""
     if len(names) == 1:

@@ -204,7 +204,7 @@ def test_bfloat16_learns_beside_float32_with_weights_in_float32(tmp_path: Path) 
         tf.keras.mixed_precision.set_global_policy("float32")
     losses, expected = (np.array([record["loss"] for record in each]) for each in (half, wide))
     np.testing.assert_allclose(losses, expected, rtol=0.1, atol=0.02)
-    assert 0 < np.abs(losses - expected).max() and losses[14] < 0.8 * losses[0]
+    assert np.abs(losses - expected).max() > 0 and losses[14] < 0.8 * losses[0]
 
 
 def test_directions_are_those_of_the_files() -> None:

@@ -248,8 +248,7 @@ def test_yaml_made_to_do_harm_is_refused_at_once_in_one_line(tmp_path, name):
     started = time.process_time()
     with pytest.raises(ConfigError) as caught:
         load_config(path)
-    # About a second alone, and five on a busy machine; a text that does its harm takes minutes.
-    assert time.process_time() - started < 30
+    assert time.process_time() - started < 5  # about a second, where nothing else runs
     assert said in str(caught.value) and len(str(caught.value)) < 1000
     assert str(path) in str(caught.value)
 

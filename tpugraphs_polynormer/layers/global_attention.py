@@ -129,7 +129,7 @@ class GlobalAttention(Configured, tf.keras.layers.Layer):
         else:
             rows = _swap_candidates(blocks.cut(query))
             attended, total = _swap_candidates(tf.matmul(rows, products)), _swap_candidates(tf.matmul(rows, keys))
-        # Divided after `join`: the TPU compiler (v5p, bfloat16) aborts where the cast follows its gather at once.
+        # Divided after `join`: where the cast directly follows the gather, the TPU compiler aborts (v5p, bfloat16).
         attended, total = blocks.join(attended), blocks.join(total)
         # Below the floor the gradient -1 / total^2 overflows, and 0 times it is NaN: such a node attends to nothing.
         inverse = tf.math.reciprocal_no_nan(tf.where(total > _LEAST_TOTAL, total, 0.0))

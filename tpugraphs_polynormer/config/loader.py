@@ -159,7 +159,21 @@ def _plain(value: Any) -> Any:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """A safe YAML loader that refuses a repeated key; PyYAML would use the last value."""
+    """A safe YAML loader that refuses too many values as it reads, and a repeated key; PyYAML would use the last."""
+
+    def __init__(self, text: str, where: str) -> None:
+        super().__init__(text)
+        self._where, self._num_nodes = where, 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self._num_nodes += 1
+        self.check_count(self._num_nodes)
+        return super().compose_node(parent, index)
+
+    def check_count(self, num_nodes: int) -> None:
+        """Refuses more values than a config can have."""
+        if num_nodes > _MAX_NODES:
+            raise ConfigError(f"{self._where}: more than {_MAX_NODES:,} values, counting each alias; expected a config")
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         seen = set()
@@ -181,12 +195,11 @@ _StrictLoader.add_implicit_resolver(
 
 def _load_yaml(text: str, where: str) -> Any:
     try:
-        loader = _StrictLoader(text)  # a SafeLoader: it builds plain values only
+        loader = _StrictLoader(text, where)  # a SafeLoader: it builds plain values only
         node = loader.get_single_node()
         if node is None:
             return None
-        if _count_nodes(node, {}) > _MAX_NODES:
-            raise ConfigError(f"{where}: more than {_MAX_NODES:,} values, counting each alias; expected a config")
+        loader.check_count(_count_nodes(node, {}))
         return loader.construct_document(node)
     except (yaml.YAMLError, ValueError, RecursionError, TypeError) as fault:
         if isinstance(fault, ConfigError):

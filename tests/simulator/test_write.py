@@ -12,9 +12,10 @@ from tpugraphs_polynormer.archives.npz import read_archive, read_shapes
 from tpugraphs_polynormer.catalog import COLLECTIONS, SPLITS
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.hlo.choices import enumerate_choices
+from tpugraphs_polynormer.hlo.features import featurize_module
 from tpugraphs_polynormer.hlo.sampling import gather_layouts
-from tpugraphs_polynormer.simulator.costs import encode_choices
-from tpugraphs_polynormer.simulator.programs import draw_program
+from tpugraphs_polynormer.simulator.costs import encode_choices, price_choices
+from tpugraphs_polynormer.simulator.programs import SOURCES, draw_program
 from tpugraphs_polynormer.simulator.scales import SCALES
 from tpugraphs_polynormer.simulator.search import draw_search_blocks
 from tpugraphs_polynormer.simulator.write import JOURNAL_NAME, simulate, simulate_graph
@@ -162,6 +163,29 @@ def test_runtimes_spread_as_real_ones_do(tree):
             each.config_runtime.max() / each.config_runtime.min() for each in archives(tree, collection, "train")
         ]
         assert min(spreads) > 1.01 and max(spreads) < 12 and 1.05 < np.median(spreads) < 6
+
+
+def test_a_program_whose_layouts_do_not_matter_is_drawn_again(tmp_path):
+    """Number 46 of seed 0 is such a program; 45 is not, and stays the first draw."""
+    drawn = {}
+    for number in (45, 46):
+        family = SOURCES["xla"][number % len(SOURCES["xla"])]
+        first = draw_program(family, SCALES["tiny"].size, np.random.default_rng([0, 1, number]))
+        folder = Path("layout/xla/random/train")
+        simulate_graph(tmp_path / str(number), folder, SCALES["tiny"], 0, number, num_candidates=100)
+        (path,) = (tmp_path / str(number) / "npz" / folder).iterdir()
+        runtimes = read_archive(path).config_runtime
+        assert runtimes.max() / runtimes.min() > 1.01
+        drawn[number] = (price_spread(first), path.name.startswith(first.name))
+    assert drawn[45][0] > 1.01 and drawn[45][1]
+    assert drawn[46] == (1.0, False)
+
+
+def price_spread(module) -> float:
+    choices = enumerate_choices(module)
+    ids = np.random.default_rng(5).integers(choices.counts, size=(500, len(choices.counts)))
+    seconds = price_choices(featurize_module(module), choices).seconds(ids)
+    return seconds.max() / seconds.min()
 
 
 def test_repeated_candidates_differ_by_the_noise_alone(tree):

@@ -20,12 +20,13 @@ from tpugraphs_polynormer.catalog import COLLECTIONS, NUM_LAYOUT_FEATURES, SPLIT
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.files import only_writer, write_text
 from tpugraphs_polynormer.hlo.choices import Choices, enumerate_choices
-from tpugraphs_polynormer.hlo.features import featurize_module
+from tpugraphs_polynormer.hlo.features import ModuleArrays, featurize_module
 from tpugraphs_polynormer.hlo.module import Module
 from tpugraphs_polynormer.hlo.sampling import gather_layouts
 from tpugraphs_polynormer.process import end_with_process
 from tpugraphs_polynormer.progress import Progress
-from tpugraphs_polynormer.simulator.costs import measure, price_choices
+from tpugraphs_polynormer.simulator.costs import LayoutCosts, measure, price_choices
+from tpugraphs_polynormer.simulator.hardware import MEASUREMENT_NOISE
 from tpugraphs_polynormer.simulator.programs import SOURCES, draw_program
 from tpugraphs_polynormer.simulator.scales import SCALES, Scale, draw_count
 from tpugraphs_polynormer.simulator.search import SEARCHES, draw_search_blocks
@@ -35,8 +36,10 @@ from tpugraphs_polynormer.simulator.tiles import cut_kernel, draw_tiles
 log = logging.getLogger(__name__)
 
 JOURNAL_NAME = SIMULATION_NAME
-_VERSION = 3  # increased when the same scale and seed give other bytes
+_VERSION = 4  # increased when the same scale and seed give other bytes
 _FLOAT_BLOCK_VALUES = 4 << 20  # float32 values of node_config_feat per block
+_SPREAD_DRAWS = 64  # candidates that show whether a program's layouts matter
+_LEAST_SPREAD = 10 * MEASUREMENT_NOISE  # of the slowest over the fastest of them
 _SPLIT_STRIDE = 100_000  # between the numbers of the first graphs of two splits
 
 
@@ -168,15 +171,13 @@ def simulate_graph(
     _, source, search, split = folder.parts
     family = SOURCES[source][number % len(SOURCES[source])]
     program_seed = [seed, sorted(SOURCES).index(source), number]
-    module = draw_program(family, plan.size, np.random.default_rng(program_seed))
-    arrays, choices = featurize_module(module), enumerate_choices(module)
+    module, arrays, choices, costs = _draw_ranked_program(family, plan, program_seed)
     rng = np.random.default_rng([*program_seed, 1 + SEARCHES.index(search)])
     if num_candidates is None and split == "test":
         num_candidates = plan.test_candidates + int(rng.integers(2))
     elif num_candidates is None:
         num_candidates = draw_count(rng, plan.layout_candidates[f"layout:{source}:{search}"])
     draw = {"search": search, "seed": int(rng.integers(1 << 62))}
-    costs = price_choices(arrays, choices)
     seconds = [costs.seconds(block) for block in draw_search_blocks(choices, num_candidates, **draw)]
     shape = (num_candidates, len(choices.node_ids), NUM_LAYOUT_FEATURES)
     blocks = _layout_blocks(choices, draw_search_blocks(choices, num_candidates, **draw))
@@ -188,6 +189,25 @@ def simulate_graph(
     measured = {"config_runtime": measure(np.concatenate(seconds), rng)}
     _write(out, folder, _graph_name(module, split, number), arrays.members(operands=operands) | contents, measured)
     return num_candidates
+
+
+def _draw_ranked_program(
+    family: str, plan: Scale, program_seed: list[int]
+) -> tuple[Module, ModuleArrays, Choices, LayoutCosts]:
+    """The first program of a seed whose layouts matter, its arrays, its choices and its costs.
+
+    In one of fifty drawn `xla` programs (small U-Nets of one volume per batch) all candidates take the same time.
+    Nothing can be learned from such a program, and the tau of every ranking is near 0.
+    """
+    rng = np.random.default_rng(program_seed)
+    while True:
+        module = draw_program(family, plan.size, rng)
+        arrays, choices = featurize_module(module), enumerate_choices(module)
+        costs = price_choices(arrays, choices)
+        ids = np.random.default_rng(program_seed).integers(choices.counts, size=(_SPREAD_DRAWS, len(choices.counts)))
+        seconds = costs.seconds(ids)
+        if seconds.max() > (1 + _LEAST_SPREAD) * seconds.min():
+            return module, arrays, choices, costs
 
 
 def _layout_blocks(choices: Choices, index_blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tpugraphs_polynormer.process import end_with_process
+
 
 def run_child(module: str, *arguments: Any, environment: Mapping[str, str] | None = None, quiet: bool = False) -> Any:
     """What `measure(*arguments)` of a benchmark's module returns in a child process, passed as JSON both ways.
@@ -32,5 +34,6 @@ def run_child(module: str, *arguments: Any, environment: Mapping[str, str] | Non
 
 
 def answer(measure: Any) -> None:
-    """Prints what a function of the arguments on the command line returns: the child's side."""
+    """Prints what a function of the arguments on the command line returns: the child's side; it ends with its parent."""
+    end_with_process(os.getppid())
     print(json.dumps(measure(*json.loads(sys.argv[1]))))

@@ -34,6 +34,6 @@ def run_child(module: str, *arguments: Any, environment: Mapping[str, str] | Non
 
 
 def answer(measure: Any) -> None:
-    """Prints what a function of the arguments on the command line returns: the child's side; it ends with its parent."""
+    """The child's side: prints what a function of the arguments on the command line returns. Ends with its parent."""
     end_with_process(os.getppid())
     print(json.dumps(measure(*json.loads(sys.argv[1]))))

@@ -70,6 +70,7 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--set", action="append", default=[], dest="overrides", help="change a field for every run")
+    parser.add_argument("--programs", type=int, help="train programs, if not those of the scale; in a DIR of its own")
     parser.add_argument("--name", default="default", help="of this set of runs, where overrides differ")
     parser.add_argument("--quick", action="store_true", help="tiny data, one short run of each: does it run?")
     args = parser.parse_args()
@@ -84,7 +85,7 @@ def compare(args: argparse.Namespace) -> None:
     """Writes the data, trains every model on every collection with every seed, and prints the table."""
     names, models = args.collections.split(","), args.models.split(",")
     simulated = names if args.quick else list(COLLECTIONS)
-    archives, datasets = simulate(args.work, "tiny" if args.quick else "small", simulated)
+    archives, datasets = simulate(args.work, "tiny" if args.quick else "small", simulated, args.programs)
     judged = {name: Judged(str(datasets), name, "test", str(archives / "truth")) for name in names}
     trials = {}
     for seed in args.seeds.split(","):

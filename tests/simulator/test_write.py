@@ -138,6 +138,17 @@ def repeats(archive) -> float:
     return 1 - len(np.unique(flat, axis=0)) / len(flat)
 
 
+def test_train_programs_can_be_added_to_a_folder(tmp_path):
+    name = "layout:nlp:random"
+    folder = tmp_path / "npz" / COLLECTIONS[name].folder
+    simulate(tmp_path, "tiny", 7, collections=[name])
+    before = {path: path.read_bytes() for path in folder.rglob("*.npz")}
+    summary = simulate(tmp_path, "tiny", 7, collections=[name], num_programs=9)
+    after = {path: path.read_bytes() for path in folder.rglob("*.npz")}
+    assert before.items() < after.items()
+    assert [len(list((folder / split).iterdir())) for split in SPLITS] == [9, 3, 3] and summary[name]["graphs"] == 15
+
+
 def test_default_search_repeats_itself_and_random_hardly(tree):
     for source in ("xla", "nlp"):
         random, default = (

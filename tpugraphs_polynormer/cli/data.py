@@ -45,6 +45,9 @@ def _add_simulate(stages: argparse._SubParsersAction) -> None:
     )
     add_seed(simulate, "programs, candidates and measurement noise")
     add_names(simulate, "--collections", "ID", COLLECTIONS, "what to simulate", list(COLLECTIONS))
+    add_number(
+        simulate, "--programs", 1, "train programs of each layout collection (default: as many as the scale has)"
+    )
     add_operands(simulate)
     add_number(simulate, "--workers", 1, "processes (default: one per core)", default=os.cpu_count() or 1)
 
@@ -53,8 +56,8 @@ def _run_simulate(args: argparse.Namespace) -> None:
     from tpugraphs_polynormer.simulator.write import simulate
 
     check_output("--archives", args.archives)
-    how = {"collections": args.collections, "num_workers": args.workers, "operands": args.operands}
-    summary = simulate(args.archives, args.scale, args.seed, **how)
+    how = {"collections": args.collections, "num_programs": args.programs, "operands": args.operands}
+    summary = simulate(args.archives, args.scale, args.seed, num_workers=args.workers, **how)
     for collection, counts in summary.items():
         print(f"{collection}: {counts['graphs']:,} graphs, {counts['candidates']:,} candidates (simulated)")
     num_graphs, num_candidates = (sum(each[name] for each in summary.values()) for name in ("graphs", "candidates"))

@@ -58,6 +58,7 @@ def simulate(
     seed: int,
     *,
     collections: Sequence[str] = tuple(COLLECTIONS),
+    num_programs: int | None = None,
     num_workers: int = 1,
     operands: bool = False,
 ) -> dict[str, dict[str, int]]:
@@ -65,12 +66,16 @@ def simulate(
 
     The same seed gives the same bytes. A journal in `out` lists the finished graphs: a run that was killed continues,
     and a folder of another scale or seed is refused. Returns, per collection id, how many graphs and candidates it has.
-    With `operands` archives also have node_operands, which official ones do not (see hlo/operands.py).
+
+    Args:
+      num_programs: of the train split of each layout collection, if not as many as the scale has. More of them can be
+        added to a folder later.
+      operands: archives also have node_operands, which official ones do not (see hlo/operands.py).
     """
     if scale not in SCALES:
         raise UserError(f"unknown scale {scale!r}; choose from {', '.join(SCALES)}")
     out = Path(out)
-    graphs = [graph for collection in collections for graph in list_graphs(SCALES[scale], collection)]
+    graphs = [graph for collection in collections for graph in list_graphs(SCALES[scale], collection, num_programs)]
     with only_writer(out):
         finished = _open_journal(out, scale, seed, operands)
         pending = [graph for graph in graphs if graph not in finished]
@@ -88,9 +93,12 @@ def simulate(
     return {name: {"graphs": len(each), "candidates": sum(each)} for name, each in counts.items()}
 
 
-def list_graphs(plan: Scale, collection: str) -> Iterator[Graph]:
-    """The graphs of one collection, split by split."""
-    counts = plan.tile_kernels if COLLECTIONS[collection].kind == "tile" else plan.layout_graphs[collection]
+def list_graphs(plan: Scale, collection: str, num_programs: int | None = None) -> Iterator[Graph]:
+    """The graphs of one collection, split by split; a layout collection may have another number of train programs."""
+    counts = plan.tile_kernels
+    if COLLECTIONS[collection].kind == "layout":
+        train, valid, test = plan.layout_graphs[collection]
+        counts = (num_programs or train, valid, test)
     first = 0
     for split, count in zip(SPLITS, counts, strict=True):
         yield from (Graph(collection, split, number) for number in range(first, first + count))

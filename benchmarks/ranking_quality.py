@@ -85,7 +85,7 @@ def compare(args: argparse.Namespace) -> None:
     """Writes the data, trains every model on every collection with every seed, and prints the table."""
     names, models = args.collections.split(","), args.models.split(",")
     simulated = names if args.quick else list(COLLECTIONS)
-    archives, datasets = simulate(args.work, "tiny" if args.quick else "small", simulated, args.programs)
+    archives, datasets = simulate(args.work, "tiny" if args.quick else "small", simulated, num_programs=args.programs)
     judged = {name: Judged(str(datasets), name, "test", str(archives / "truth")) for name in names}
     trials = {}
     for seed in args.seeds.split(","):

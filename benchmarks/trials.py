@@ -185,12 +185,16 @@ def run_once(work: Path, name: str, arguments: Sequence[str]) -> None:
         print(f"{name}: done", file=sys.stderr, flush=True)
 
 
-def simulate(work: Path, scale: str, collections: Sequence[str], num_programs: int | None = None) -> tuple[Path, Path]:
+def simulate(
+    work: Path, scale: str, collections: Sequence[str], *, num_programs: int | None = None, seed: int = 0
+) -> tuple[Path, Path]:
     """The archives and the datasets of a simulation below `work`; see `tpugraphs simulate --programs`."""
     archives, datasets = work / "simulated", work / "data"
     only = ["--collections", *collections]
-    more = [] if num_programs is None else ["--programs", str(num_programs)]
-    run_once(work, "simulate", ["simulate", "--archives", str(archives), "--scale", scale, "--operands", *only, *more])
+    how = ["--scale", scale, "--seed", str(seed), "--operands"]
+    if num_programs is not None:
+        how += ["--programs", str(num_programs)]
+    run_once(work, "simulate", ["simulate", "--archives", str(archives), *how, *only])
     run_once(work, "preprocess", ["preprocess", "--archives", str(archives), "--datasets", str(datasets), *only])
     return archives, datasets
 

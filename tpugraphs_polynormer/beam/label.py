@@ -35,7 +35,7 @@ from tpugraphs_polynormer.hlo.writer import serialize_module
 from tpugraphs_polynormer.simulator.programs import SOURCES, draw_program
 from tpugraphs_polynormer.simulator.scales import SCALES
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 FOLDER_NAME = "labels"
 RECIPE_NAME = "recipe.json"
 OWN_PROGRAMS = ("zoo", "simulated")

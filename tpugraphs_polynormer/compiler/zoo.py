@@ -13,8 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from tpugraphs_polynormer.errors import UserError
+
 _LEARNING_RATE = 0.01
 _TRAINING_VALUES = 2  # training steps have three times the ops: they take the first values of each size
+_MOST_DRAWS = 1000  # of a program that no smaller number has
 Array = Any  # jax.Array, while JAX traces
 Weight = Callable[..., Array]  # the next weight of a shape
 
@@ -49,9 +52,25 @@ FAMILIES: dict[str, dict[str, tuple[int, ...]]] = {
 
 
 def draw_zoo_program(number: int, seed: int) -> ZooProgram:
-    """The program of a number: families take turns, sizes are drawn, the same seed gives the same program."""
-    rng = np.random.default_rng([seed, number])
-    family = tuple(FAMILIES)[number % len(FAMILIES)]
+    """The program of a number: families take turns, sizes are drawn, the same seed gives the same program.
+
+    No two numbers have the same program: one that a smaller number has is drawn again, since splits must not share any.
+    """
+    first, drawn = number % len(FAMILIES), set()
+    family = tuple(FAMILIES)[first]
+    for each in range(first, number + 1, len(FAMILIES)):
+        rng = np.random.default_rng([seed, each])
+        program = next((p for p in (_draw(family, rng) for _ in range(_MOST_DRAWS)) if p.name not in drawn), None)
+        if program is None:
+            raise UserError(
+                f"the zoo has no program number {number}: found {len(drawn)} different ones of {family}; ask for at "
+                f"most {each} programs"
+            )
+        drawn.add(program.name)
+    return program
+
+
+def _draw(family: str, rng: np.random.Generator) -> ZooProgram:
     train, precision = bool(rng.integers(3) == 0), ("f32", "bf16")[int(rng.integers(2))]
     sizes = {}
     for name, values in FAMILIES[family].items():

@@ -1,12 +1,12 @@
 """Ranking metrics of GraphSAGE, Polynormer-local and Polynormer on unseen simulated programs, over seeds.
 
     python benchmarks/ranking_quality.py                              # five collections, three models, three seeds
-    python benchmarks/ranking_quality.py --collections layout:nlp:random --seeds 0 --set model.fusion=early
+    python benchmarks/ranking_quality.py --collections layout:nlp:random --seeds 0 --set model.dropout_rate=0.1
     python benchmarks/ranking_quality.py --quick    # two tiny collections, one model, four steps, to check that it runs
 
 Simulates `--scale small`, preprocesses it, and trains configs/ranking/<model>/<collection>.yaml, made smaller for two
-cores (trials.py): all models have the same width, heads, fusion, candidates and number of steps. The validation split
-selects the epoch; the numbers are those of all candidates of the test graphs, with the hidden runtimes.
+cores (trials.py): all models have the same width, heads, fusion, candidates and number of steps. The weights after the
+last step are judged, on all candidates of the test graphs, with the hidden runtimes.
 """
 
 from __future__ import annotations

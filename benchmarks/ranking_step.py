@@ -27,7 +27,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -179,7 +178,7 @@ def build_training_step(model: object, data: dict[str, np.ndarray], k: int) -> C
     from tpugraphs_polynormer.config.schema import LossConfig
     from tpugraphs_polynormer.training.losses import build_loss
 
-    loss_of, optimizer = build_loss(asdict(LossConfig())), tf.keras.optimizers.Adam(1e-4)
+    loss_of, optimizer = build_loss(LossConfig().weights), tf.keras.optimizers.Adam(1e-4)
     costs = tf.constant(np.random.default_rng(1).integers(10**6, 10**7, [1, k]))
 
     @tf.function(autograph=False)  # as in training: no Python branch depends on a tensor

@@ -17,7 +17,7 @@ import dataclasses
 import itertools
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import tensorflow as tf
@@ -73,7 +73,7 @@ def demo_rows(topology: str = "v4:2x2x1") -> Iterator[Row]:
         "late fusion, as shipped": [],
         "late fusion, polynormer-local": ["model.encoder=polynormer-local"],
         "late fusion, graphsage": ["model.encoder=graphsage", "model.num_heads=8"],
-        "early fusion": ["model.fusion=early"],
+        "early fusion": ["model.fusion=early", "model.readout_sizes=false"],
     }
     for name, overrides in forms.items():
         config = load_config(find_config(DEMO), ["data.static_shapes=true", *overrides])
@@ -150,7 +150,7 @@ def _official_peer() -> bytes:
     kind = find_collection(config.data.collection).kind
     graph = blank_batch(kind, DEMO_LIMITS, config.data.graphs_per_batch, config.data.candidates_per_graph)
     model, optimizer = OfficialLayoutPeer(32, 2), tf.keras.optimizers.Adam()
-    loss = build_loss({**asdict(config.loss), "pairwise_logistic": 0.0, "list_mle_slowest": 1.0})
+    loss = build_loss({**config.loss.weights, "pairwise_logistic": 0.0, "list_mle_slowest": 1.0})
     model.score(unpack_batch(graph), tf.zeros([]), training=False)
     optimizer.build(model.trainable_variables)
 

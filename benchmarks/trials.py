@@ -35,11 +35,12 @@ SMALLER = (
     "model.hidden_dim=32",
     "model.num_local_layers=3",
     "model.dropout_rate=0",
-    "training.learning_rate=2e-3",
+    "training.learning_rate=4e-3",
     "training.warmup_steps=50",
     "training.local_epochs=0",
     "training.epochs=12",
     "training.steps_per_epoch=50",
+    "training.epochs_per_evaluation=12",  # the last weights are judged: eight programs choose no better ones
     "training.validation_candidates=200",
 )
 QUICK = (

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tpugraphs_polynormer.errors import UserError
-from tpugraphs_polynormer.training.losses import LOSSES, PAIR_NOISE, build_loss
+from tpugraphs_polynormer.training.losses import LOSSES, PAIR_NOISE, build_loss, spread_scores
 
 # `lambda_rank` is discontinuous where ranks change, so the scores in these tests are well apart.
 RUNTIMES = np.array([[5_000_000_007, 3_000, 3_000, 9_000_000, 2**40 + 1, 2**40], [7, 7, 3, 12, 0, 0]], np.int64)
@@ -269,3 +269,29 @@ def test_relative_error_by_hand():
     wrong = np.log([[1 / 200, 1 / 100, 1 / 400]]).astype(np.float32)
     expected = (1 + math.log(2) - 1 / 2 + (1 / 2 - 1 / 4) + (1 / 2 - 1 / 4)) / 3
     np.testing.assert_allclose(_call("relative_error", runtimes, wrong, mask), [expected], rtol=1e-6)
+
+
+def test_spread_scores_have_the_deviation_whatever_scale_they_come_in():
+    scaled = SCORES * np.array([[1e-2], [1e3]], np.float32) + 5
+    found = spread_scores(tf.constant(np.where(MASK, scaled, np.nan)), tf.constant(MASK), 3.0).numpy()
+    for row, mask in enumerate(MASK):
+        known = SCORES[row, mask]
+        np.testing.assert_allclose(found[row, mask], 3 * (known - known.mean()) / known.std(), rtol=2e-3)
+        assert not found[row, ~mask].any()
+    same = spread_scores(tf.zeros([1, 3]), tf.ones([1, 3], tf.bool), 3.0)
+    np.testing.assert_array_equal(same, np.zeros([1, 3]))
+
+
+def test_with_a_spread_a_loss_does_not_depend_on_the_scale_of_scores_and_its_gradient_is_finite():
+    loss = build_loss({"pairwise_logistic": 1.0}, score_spread=2.0)
+    runtimes, mask = tf.constant(RUNTIMES), tf.constant(MASK)
+    one, ten = (loss(runtimes, tf.constant(SCORES * factor), mask).numpy() for factor in (1, 10))
+    np.testing.assert_allclose(one, ten, rtol=1e-5)
+    expected = build_loss({"pairwise_logistic": 1.0})(runtimes, spread_scores(tf.constant(SCORES), mask, 2.0), mask)
+    np.testing.assert_allclose(one, expected, rtol=1e-6)
+    for start in (np.zeros_like(SCORES), np.where(MASK, SCORES, np.nan)):
+        scores = tf.constant(start)
+        with tf.GradientTape() as tape:
+            tape.watch(scores)
+            total = tf.reduce_sum(loss(runtimes, scores, mask))
+        assert np.isfinite(tape.gradient(total, scores)).all()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +127,11 @@ class RankingModelConfig(EncoderConfig):
     graph_norm: bool = setting(False, "norm over the nodes of a graph, per channel, before each layer")
     squeeze_excite: bool = setting(False, "after each layer, a gate per channel made of the graph's mean state")
     directed: bool = setting(False, "weights of their own along and against the edges")
+    readout_sizes: bool = setting(
+        False,
+        "the learned softmax of the readout also reads the numbers of elements of each config node's tensors (late "
+        "fusion, layout collections)",
+    )
     max_readout: bool = setting(False, "the maximum over nodes beside the sum of the readout")
     layout_features: str = setting(
         "order",
@@ -139,7 +144,11 @@ class RankingModelConfig(EncoderConfig):
         "sizes in the order of a layout as logarithms, or also modulo and divided by 128 and 8 (tiles)",
         choices=("log", "tiles"),
     )
-
+    layout_agreement: bool = setting(
+        False,
+        "whether a candidate's layouts equal those that the program records, and in how many pairs of neighbouring "
+        "config nodes they differ",
+    )
     operand_features: bool = setting(
         False,
         "operand order and the contracting and batch dimensions of dots, of archives made with --operands and of "
@@ -154,7 +163,9 @@ class RankingModelConfig(EncoderConfig):
             raise ConfigError("readout: official needs fusion=early, cross_candidates=none and max_readout=false")
         _refuse_unread(self, "fusion=early", self.fusion == "early", "segment_nodes")
         _refuse_unread(self, "fusion=late", self.fusion == "late", "num_fusion_layers", "num_nconfig_layers")
-        of_layouts = ("layout_dim", "layout_features", "size_features")
+        weighs_sizes = self.fusion == "late" and self.readout == "weighted"
+        _refuse_unread(self, "fusion=late and readout=weighted", weighs_sizes, "readout_sizes")
+        of_layouts = ("layout_dim", "layout_features", "size_features", "layout_agreement")
         _refuse_unread(self, "features=scaled", self.features == "scaled", *of_layouts)
         _refuse_unread(self, "cross_candidates=pooled or nodes", crossed, "num_groupings")
 
@@ -175,7 +186,7 @@ class RankingModelConfig(EncoderConfig):
         """Refuses a field that models of a kind of collection, `layout` or `tile`, would ignore."""
         if kind == "tile":
             _refuse_unread(self, "layout collections", self.layout_features != "dimensions", "layout_features")
-            _refuse_unread(self, "layout collections", False, "size_features")
+            _refuse_unread(self, "layout collections", False, "size_features", "layout_agreement", "readout_sizes")
 
 
 @dataclass(frozen=True)
@@ -251,7 +262,7 @@ class NodeDataConfig:
 
 @dataclass(frozen=True)
 class LossConfig:
-    """The weights of the ranking losses; a loss of weight 0 is not computed."""
+    """The weights of the ranking losses, of which one of weight 0 is not computed, and how they see scores."""
 
     list_mle: float = setting(0.0, "ListMLE: likelihood of the true order", low=0)
     list_mle_slowest: float = setting(
@@ -265,6 +276,14 @@ class LossConfig:
     approx_ndcg: float = setting(0.0, "smooth NDCG", low=0)
     mse: float = setting(0.0, "regression on log runtimes, standardized within the graph", low=0)
     relative_error: float = setting(0.0, "pairs: error of the predicted ratio of their runtimes", low=0)
+    score_spread: float = setting(
+        0.0, "the losses see the scores of each graph with this standard deviation; 0: as they are", low=0
+    )
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each loss, by its name."""
+        return {name: weight for name, weight in asdict(self).items() if name != "score_spread"}
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ class RankingTask:
         self.phases = plan_phases(config.training, self.model.phases) if learns else (Phase("local", 1),)
         self.phase: str | None = None  # of the encoder; None for its last phase
         self.steps_per_epoch = config.training.steps_per_epoch
-        self._loss = build_loss(asdict(config.loss))
+        self._loss = build_loss(config.loss.weights, score_spread=config.loss.score_spread)
         names = [part.manifest.collection for part in collection.parts]
         self._indices = {name: find_indices(indices_dir, name) for name in names}
         self._create_variables()

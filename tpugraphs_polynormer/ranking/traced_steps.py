@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +63,7 @@ class _StepTask:
         small = dict.fromkeys(BATCH_SIZES, 2)
         physics = config.model.reads_physics
         self.model(blank_batch(kind, small, 1, config.data.candidates_per_graph, physics=physics))
-        self._loss = build_loss(asdict(config.loss))
+        self._loss = build_loss(config.loss.weights, score_spread=config.loss.score_spread)
 
     def loss(self, graph: tfgnn.GraphTensor, *, num_replicas: int) -> tf.Tensor:
         """As RankingTask.loss."""

@@ -24,6 +24,8 @@ from tpugraphs_polynormer.errors import UserError
 # Standard deviation of log(t_1 / t_2) of one candidate measured twice. Real repeats of alexnet: median 2.7e-4.
 PAIR_NOISE = 4e-4
 
+_LEAST_DEVIATION = 1e-4  # of scores that are spread
+
 Loss = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
@@ -151,8 +153,11 @@ LOSSES: dict[str, Loss] = {
 }
 
 
-def build_loss(weights: Mapping[str, float]) -> Loss:
-    """The weighted sum of losses, given weights by name; a loss of weight 0 is not computed."""
+def build_loss(weights: Mapping[str, float], *, score_spread: float = 0.0) -> Loss:
+    """The weighted sum of losses, given weights by name; a loss of weight 0 is not computed.
+
+    With `score_spread` they see scores whose standard deviation in each graph is that: see `spread_scores`.
+    """
     for name, weight in weights.items():
         if name not in LOSSES:
             raise UserError(f"unknown loss {name!r}; choose from {', '.join(LOSSES)}")
@@ -163,9 +168,24 @@ def build_loss(weights: Mapping[str, float]) -> Loss:
         raise UserError(f"no loss has a positive weight; give one of {', '.join(LOSSES)} a weight such as 1.0")
 
     def weighted_sum(runtimes: tf.Tensor, scores: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+        if score_spread:
+            scores = spread_scores(scores, mask, score_spread)
         return tf.add_n([weight * loss(runtimes, scores, mask) for loss, weight in terms])
 
     return weighted_sum
+
+
+def spread_scores(scores: tf.Tensor, mask: tf.Tensor, deviation: float) -> tf.Tensor:
+    """float32 [g, c]: a graph's scores with mean 0 and this standard deviation over the unmasked; 0 where masked.
+
+    In some programs the slowest candidate takes ten times as long as the fastest, in others 1.1 times. A model that
+    predicts costs must give the second the same margins as the first; a ranking needs no common scale. Scores that
+    deviate by less than 1e-4 are not blown up to the full deviation.
+    """
+    known = tf.where(mask, tf.cast(scores, tf.float32), 0.0)
+    centred = tf.where(mask, known - _mean(known, mask, axis=1)[:, None], 0.0)
+    variance = _mean(tf.square(centred), mask, axis=1)
+    return centred * (deviation * tf.math.rsqrt(variance + _LEAST_DEVIATION**2))[:, None]
 
 
 def _predicted_costs(scores: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

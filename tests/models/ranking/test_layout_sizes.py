@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from tpugraphs_polynormer.models.ranking.layout_sizes import NUM_SIZE_FEATURES, sizes_in_order
+from tpugraphs_polynormer.models.ranking.layout_sizes import NUM_SIZE_FEATURES, count_elements, sizes_in_order
 
 
 def test_sizes_follow_the_layout_and_padding_is_told():
@@ -38,3 +38,9 @@ def test_tiles_add_whole_units_and_the_rest_of_the_minor_sizes():
     np.testing.assert_allclose(by_128, [0, np.log1p(2) / 4, 12 / 128, 44 / 128], rtol=1e-6)
     np.testing.assert_allclose(by_8, [np.log1p(1) / 4, np.log1p(37) / 4, 4 / 8, 4 / 8], rtol=1e-6)
     assert not np.any(others)
+
+
+def test_elements_are_counted_over_the_dimensions_of_each_tensor():
+    dims = np.zeros([1, 3, 6], np.float32)
+    dims[0, 0, :3], dims[0, 1, :1] = (10, 256, 3), 7
+    np.testing.assert_allclose(count_elements(tf.constant(dims)), [[np.log(7680), np.log(7), 0]], rtol=1e-6)

@@ -1,7 +1,6 @@
 """The ranking model: scores do not depend on padding, batching and order, with and without XLA."""
 
 import functools
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -33,7 +32,7 @@ def model_of(*arguments: str):
 
 def run(model, graph) -> tuple[np.ndarray, list[np.ndarray]]:
     """The scores of the unmasked candidates, concatenated, and the gradients of the summed loss."""
-    loss = build_loss(asdict(small_config().loss))
+    loss = build_loss(small_config().loss.weights)
     mask = graph.context["candidate_mask"]
     with tf.GradientTape() as tape:
         scores = model(graph, training=True)

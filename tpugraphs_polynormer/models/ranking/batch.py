@@ -24,6 +24,14 @@ from tpugraphs_polynormer.layers.static_edges import build_static_edges
 from tpugraphs_polynormer.models.graph_update import locate_nodes
 
 
+class Meetings(NamedTuple):
+    """Pairs of config nodes whose tensors meet (datasets/config_graph.py), each once, the earlier node first."""
+
+    first: tf.Tensor  # [p] int32
+    second: tf.Tensor  # [p] int32
+    mask: tf.Tensor  # [p] bool
+
+
 class Batch(NamedTuple):
     """G graphs (components) with n ops, s config nodes, v config values, k candidates each; padding has False masks."""
 
@@ -46,6 +54,7 @@ class Batch(NamedTuple):
     candidate_mask: tf.Tensor  # [G, k] bool
     physics: tf.Tensor | None = None  # [G, k, features], of each candidate (datasets/physics.py); None without it
     nconfig_physics: tf.Tensor | None = None  # [s, k, features]; None without it, and for tiles
+    meetings: Meetings | None = None  # what `nconfig_edges` are made of; None for tiles
     operands: tf.Tensor | None = None  # [n], see hlo/operands.py; 0 where unknown
 
     @property
@@ -75,9 +84,10 @@ def unpack_batch(graph: tfgnn.GraphTensor, *, directed: bool = False) -> Batch:
     feeds = graph.edge_sets["feed"].adjacency
     num_ops = op_graph_ids.shape[0] if op_graph_ids.shape[0] is not None else tf.shape(op_graph_ids)[0]
     edges = connect(feeds.source, feeds.target, num_ops, mask=tf.gather(op_mask, feeds.target))
-    of_layouts = {"nconfig_ops": None, "nconfig_dims": None, "nconfig_edges": None}
+    of_layouts = {"nconfig_ops": None, "nconfig_dims": None, "nconfig_edges": None, "meetings": None}
     if "config" in graph.edge_sets:
         meet, num_config_nodes = graph.edge_sets["meet"].adjacency, nconfig_mask.shape[0]
+        is_meeting = tf.gather(nconfig_mask, meet.target)
         of_layouts = {
             "nconfig_ops": _nconfig_ops(graph.edge_sets["config"].adjacency, nconfig_mask, num_ops),
             "nconfig_dims": graph.node_sets["nconfig"]["dims"],
@@ -85,8 +95,9 @@ def unpack_batch(graph: tfgnn.GraphTensor, *, directed: bool = False) -> Batch:
                 meet.source,
                 meet.target,
                 num_config_nodes if num_config_nodes is not None else tf.shape(nconfig_mask)[0],
-                mask=tf.gather(nconfig_mask, meet.target),
+                mask=is_meeting,
             ),
+            "meetings": Meetings(tf.cast(meet.source, tf.int32), tf.cast(meet.target, tf.int32), is_meeting),
         }
     return Batch(
         features=graph.node_sets["op"]["features"],
@@ -131,10 +142,11 @@ def build_static_batch(
     num_config_nodes = NUM_TILE_BOUNDS if graph.nconfig_ops is None else graph.nconfig_ops.shape[0]
     is_op, is_edge = tf.range(num_ops) < graph.counts[0], tf.range(num_edges) < graph.counts[1]
     is_config_node = tf.range(num_config_nodes) < graph.counts[2]
-    nconfig_edges = None
+    nconfig_edges = meetings = None
     if graph.meet_source is not None:
         is_meeting = tf.range(graph.meet_source.shape[0]) < graph.counts[3]
         nconfig_edges = connect(graph.meet_source, graph.meet_target, num_config_nodes, mask=is_meeting)
+        meetings = Meetings(graph.meet_source, graph.meet_target, is_meeting)
     return Batch(
         features=graph.features,
         opcodes=graph.opcodes,
@@ -151,6 +163,7 @@ def build_static_batch(
         nconfig_ops=graph.nconfig_ops,
         nconfig_dims=graph.nconfig_dims,
         nconfig_edges=nconfig_edges,
+        meetings=meetings,
         num_graphs=1,
         candidate_mask=None if candidate_mask is None else candidate_mask[tf.newaxis],
         physics=None if physics is None else physics.candidates[tf.newaxis],

@@ -24,6 +24,11 @@ def scaled_logarithm(sizes: tf.Tensor) -> tf.Tensor:
     return tf.math.log1p(sizes) / _LOG_UNIT
 
 
+def count_elements(dims: tf.Tensor) -> tf.Tensor:
+    """[s, 3, 6] dimensions -> [s, 3] float32: the logarithm of each tensor's number of elements; 0 without a tensor."""
+    return tf.reduce_sum(tf.math.log(tf.maximum(tf.cast(dims, tf.float32), 1.0)), -1)
+
+
 def sizes_in_order(
     dims: tf.Tensor, config_values: tf.Tensor, codes: tf.Tensor, *, size_features: str = "log"
 ) -> tf.Tensor:

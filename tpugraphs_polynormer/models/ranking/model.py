@@ -20,6 +20,7 @@ from tpugraphs_polynormer.layers.ops.formulation import in_xla
 from tpugraphs_polynormer.layers.registration import register
 from tpugraphs_polynormer.layers.shared_states import Reach, SharedStates, find_reach, split_at
 from tpugraphs_polynormer.models.encoder_registry import build_nconfig_encoder, build_ranking_encoder
+from tpugraphs_polynormer.models.ranking.agreement import count_disagreements
 from tpugraphs_polynormer.models.ranking.batch import Batch, unpack_batch
 from tpugraphs_polynormer.models.ranking.dimensions import DimensionEncoder
 from tpugraphs_polynormer.models.ranking.features import ConfigValueFeatures, LayoutEmbedding, NodeFeatures
@@ -34,7 +35,7 @@ from tpugraphs_polynormer.models.ranking.heads import (
     pool_weights,
     softmax_weights,
 )
-from tpugraphs_polynormer.models.ranking.layout_sizes import sizes_in_order
+from tpugraphs_polynormer.models.ranking.layout_sizes import count_elements, sizes_in_order
 from tpugraphs_polynormer.models.ranking.physics import CostResidual, join_physics
 from tpugraphs_polynormer.models.ranking.segments import NodeSegments, keep_within
 
@@ -129,6 +130,9 @@ class RankingModel(tf.keras.Model):
         self.knows_node_physics = kind == "layout" and config.physics != "none"
         if self.knows_node_physics:
             self.physics_projection = Linear(self.config_dim, use_bias=False, name="physics_projection")
+        self.agreement_projection = None
+        if config.layout_agreement:
+            self.agreement_projection = Linear(self.config_dim, use_bias=False, name="agreement_projection")
         self.residual = CostResidual(name="residual") if config.physics == "residual" else None
         self.dimension_encoder = None
         if config.layout_features == "dimensions":
@@ -152,6 +156,10 @@ class RankingModel(tf.keras.Model):
             )
         if config.readout == "weighted":
             self.readout_logits = Linear(config.hidden_dim, name="readout_logits")
+        self.size_logits = None
+        if config.readout_sizes:
+            start = {"kernel_initializer": "zeros", "dtype": "float32"}
+            self.size_logits = Linear(config.hidden_dim, use_bias=False, name="size_logits", **start)
         self.segments = NodeSegments(num_nodes=config.segment_nodes) if config.segment_nodes else None
         self.hidden_layers = self._create_hidden_layers()
         # A correction starts at 0: before it is trained, the model ranks as the cost model does.
@@ -266,6 +274,9 @@ class RankingModel(tf.keras.Model):
                 config_states += self.size_projection(tf.cast(sizes, config_states.dtype))
                 if self.dimension_encoder is not None:
                     config_states += self.dimension_encoder(*given)
+            if self.agreement_projection is not None:
+                found = count_disagreements(batch)
+                config_states += self.agreement_projection(tf.cast(found, config_states.dtype))
             if self.knows_node_physics:
                 config_states += self.physics_projection(tf.cast(batch.nconfig_physics, config_states.dtype))
             return config_states
@@ -358,10 +369,14 @@ class RankingModel(tf.keras.Model):
             return pooled
         return tf.concat([pooled, pool_max(parts, counted, graphs)], -1)
 
-    def _weigh(self, states: tf.Tensor, graphs: Graphs) -> tf.Tensor:
-        """[s, 1 or dim] float32: what nodes with the states [s, dim], which no candidate changes, count."""
+    def _weigh(self, states: tf.Tensor, graphs: Graphs, dims: tf.Tensor | None = None) -> tf.Tensor:
+        """[s, 1 or dim] float32: what nodes with the states [s, dim], which no candidate changes, count.
+
+        `dims` [s, 3, 6] are those of their tensors, which `readout_sizes` reads.
+        """
         if self.config.readout == "weighted":
-            return softmax_weights(self.readout_logits(states), graphs)
+            logits = tf.cast(self.readout_logits(states), tf.float32)
+            return softmax_weights(logits if dims is None else logits + self.size_logits(count_elements(dims)), graphs)
         return pool_weights(graphs, "mean" if self.config.readout == "mean" else "sum")
 
     def _fuse(self, batch: Batch, encoded: Encoded, config_states: tf.Tensor, run: dict) -> tf.Tensor:
@@ -380,5 +395,6 @@ class RankingModel(tf.keras.Model):
             states = self.fusion_gate(states, graphs=graphs)
         if self.nconfig_encoder is not None:
             states += self.nconfig_encoder(states, edges, graphs=graphs, **run)
-        pooled = pool(states, self._weigh(nodes, graphs), graphs)
+        dims = None if self.size_logits is None else batch.nconfig_dims
+        pooled = pool(states, self._weigh(nodes, graphs, dims), graphs)
         return self._add_maxima(pooled, [states], [graphs.mask], [graphs])

@@ -30,14 +30,8 @@ PROGRAMS, JUDGES = 144, 48  # for training, and others that judge beside the tes
 LABELLED = "compiler"  # the collection of compiler-labelled archives
 MODEL = "polynormer"
 # What the shipped configs have because of this benchmark, turned off.
-PLAIN = (
-    "model.size_features=log",
-    "model.readout_sizes=false",
-    "model.layout_agreement=false",
-    "loss.score_spread=0",
-)
+PLAIN = ("model.readout_sizes=false", "model.layout_agreement=false", "loss.score_spread=0")
 OPTIONS: dict[str, tuple[str, ...]] = {
-    "size_tiles": ("model.size_features=tiles",),
     "readout_sizes": ("model.readout_sizes=true",),
     "layout_agreement": ("model.layout_agreement=true",),
     "score_spread": ("loss.score_spread=4",),
@@ -49,12 +43,13 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "layout_positions": ("model.layout_features=both",),
     "layout_dimensions": ("model.layout_features=dimensions",),
     "operands": ("model.operand_features=true",),
+    "size_tiles": ("model.size_features=tiles",),
     "ema": ("training.ema_decay=0.99",),
     "drop_edge": ("model.edge_dropout_rate=0.1",),
     "dropout": ("model.dropout_rate=0.2",),
     "input_dropout": ("model.input_dropout_rate=0.2",),
     "weight_decay": ("training.weight_decay=0.1",),
-    "relative_error": ("loss.relative_error=0.1",),
+    "relative_error": ("loss.relative_error=0.1", "loss.score_spread=0"),
     "list_mle": ("loss.list_mle=1", "loss.pairwise_logistic=0"),
     "pre_norm": ("model.pre_norm=true",),
     "warm_up": ("training.local_epochs=4", "training.epochs=8"),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tpugraphs_polynormer.config.schema import ConfigError, LossConfig, load_config
 from tpugraphs_polynormer.errors import UserError
 from tpugraphs_polynormer.training.losses import LOSSES, PAIR_NOISE, build_loss, spread_scores
 
@@ -295,3 +296,10 @@ def test_with_a_spread_a_loss_does_not_depend_on_the_scale_of_scores_and_its_gra
             tape.watch(scores)
             total = tf.reduce_sum(loss(runtimes, scores, mask))
         assert np.isfinite(tape.gradient(total, scores)).all()
+
+
+@pytest.mark.parametrize("name", ["mse", "relative_error"])
+def test_a_loss_that_reads_the_scale_of_scores_refuses_a_spread(name):
+    with pytest.raises(ConfigError, match=f"{name}: the scale of scores matters; expected score_spread=0"):
+        load_config(None, [f"loss.{name}=1", "loss.score_spread=2"])
+    assert load_config(None, ["loss.score_spread=2"]).loss.weights == LossConfig().weights

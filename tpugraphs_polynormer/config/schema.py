@@ -280,6 +280,11 @@ class LossConfig:
         0.0, "the losses see the scores of each graph with this standard deviation; 0: as they are", low=0
     )
 
+    def __post_init__(self) -> None:
+        scaled = [name for name in ("mse", "relative_error") if getattr(self, name)]
+        if scaled and self.score_spread:
+            raise ConfigError(f"{' and '.join(scaled)}: the scale of scores matters; expected score_spread=0")
+
     @property
     def weights(self) -> dict[str, float]:
         """The weight of each loss, by its name."""

@@ -30,11 +30,10 @@ PROGRAMS, JUDGES = 144, 48  # for training, and others that judge beside the tes
 LABELLED = "compiler"  # the collection of compiler-labelled archives
 MODEL = "polynormer"
 # What the shipped configs have because of this benchmark, turned off.
-PLAIN = ("model.readout_sizes=false", "model.layout_agreement=false")
+PLAIN = ("model.layout_agreement=false",)
 OPTIONS: dict[str, tuple[str, ...]] = {
     "readout_sizes": ("model.readout_sizes=true",),
     "layout_agreement": ("model.layout_agreement=true",),
-    "shipped": ("model.readout_sizes=true", "model.layout_agreement=true"),
     "cross_candidates": ("model.cross_candidates=nodes",),
     "graph_norm": ("model.graph_norm=true",),
     "squeeze_excite": ("model.squeeze_excite=true",),
@@ -62,7 +61,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 }
 # Other models, by the name of their configs, and the simulator's own answer: never part of `together`.
 OTHER_MODELS = ("polynormer_local", "graphsage")
-APART = (*OTHER_MODELS, "shipped", "physics_features", "physics_residual")
+APART = (*OTHER_MODELS, "physics_features", "physics_residual")
 
 
 def make_trial(work: Path, name: str, overrides: Sequence[str], collection: str, seed: str, sets: dict) -> Trial:

@@ -73,7 +73,7 @@ def demo_rows(topology: str = "v4:2x2x1") -> Iterator[Row]:
         "late fusion, as shipped": [],
         "late fusion, polynormer-local": ["model.encoder=polynormer-local"],
         "late fusion, graphsage": ["model.encoder=graphsage", "model.num_heads=8"],
-        "early fusion": ["model.fusion=early", "model.readout_sizes=false"],
+        "early fusion": ["model.fusion=early"],
     }
     for name, overrides in forms.items():
         config = load_config(find_config(DEMO), ["data.static_shapes=true", *overrides])

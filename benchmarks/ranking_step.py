@@ -71,6 +71,7 @@ TILE = {
 
 def write_layout_data(path: Path, scale: str, num_configurable: int) -> None:
     """Writes a simulated transformer of the scale with random choices for some of its config nodes."""
+    from tpugraphs_polynormer.datasets.config_graph import Program, connect_config_nodes, operand_dims
     from tpugraphs_polynormer.hlo.choices import enumerate_choices
     from tpugraphs_polynormer.hlo.features import featurize_module
     from tpugraphs_polynormer.simulator.programs import draw_program
@@ -83,7 +84,10 @@ def write_layout_data(path: Path, scale: str, num_configurable: int) -> None:
     chosen = np.sort(random.choice(len(choices.node_ids), count, replace=False))
     lows, sizes = choices.starts[chosen], choices.counts[chosen]
     codes = lows[:, None] + random.integers(0, sizes[:, None], [count, 1000])
-    _write_data(path, arrays, config_values=choices.table, codes=codes, nconfig_ops=choices.node_ids[chosen])
+    nconfig_ops = choices.node_ids[chosen]
+    program = Program(arrays.node_feat, arrays.node_opcode, *arrays.edge_index.T[::-1], nconfig_ops)
+    graph = {"nconfig_dims": operand_dims(program), "meetings": connect_config_nodes(program)}
+    _write_data(path, arrays, config_values=choices.table, codes=codes, nconfig_ops=nconfig_ops, **graph)
 
 
 def write_tile_data(path: Path, num_candidates: int) -> None:
@@ -118,10 +122,19 @@ def make_batch(data: dict[str, np.ndarray], codes: np.ndarray) -> Batch:
     """A batch of one graph with the candidates of `codes` [config nodes, k], as in models/ranking/batch.py."""
     import tensorflow as tf
 
-    from tpugraphs_polynormer.models.ranking.batch import Batch
+    from tpugraphs_polynormer.models.ranking.batch import Batch, Meetings
 
     num_ops, (num_config_nodes, k) = len(data["node_feat"]), codes.shape
     consumers, producers = (tf.constant(ids, tf.int32) for ids in data["edge_index"].T)
+    of_layouts = {"nconfig_ops": None, "nconfig_dims": None, "nconfig_edges": None}
+    if "nconfig_ops" in data:
+        first, second = (tf.constant(ids, tf.int32) for ids in data["meetings"].T)
+        of_layouts = {
+            "nconfig_ops": tf.constant(data["nconfig_ops"], tf.int32),
+            "nconfig_dims": tf.constant(data["nconfig_dims"], tf.float32),
+            "nconfig_edges": trace_sort()(first, second, tf.constant(num_config_nodes)),
+            "meetings": Meetings(first, second, tf.ones_like(first, tf.bool)),
+        }
     return Batch(
         features=tf.constant(data["node_feat"], tf.float32),
         opcodes=tf.constant(data["node_opcode"], tf.int64),
@@ -135,7 +148,7 @@ def make_batch(data: dict[str, np.ndarray], codes: np.ndarray) -> Batch:
         nconfig_graph_ids=tf.zeros([num_config_nodes], tf.int32),
         nconfig_roles=tf.range(num_config_nodes),
         nconfig_mask=tf.ones([num_config_nodes], tf.bool),
-        nconfig_ops=tf.constant(data["nconfig_ops"], tf.int32) if "nconfig_ops" in data else None,
+        **of_layouts,
         num_graphs=1,
         candidate_mask=tf.ones([1, k], tf.bool),
     )

@@ -7,11 +7,11 @@
 
 The base is configs/ranking/polynormer, made smaller for two cores (trials.py), without the options that these configs
 have (PLAIN) or, with --shipped, with them; trained on 144 programs. Every trial with an option has a partner without
-it: same collection, same seed. The table has the mean of these differences over
-all pairs, its interval of 95 % (Student's t), and the time of a training step relative to the partner's. `together` has
-the options whose interval is above 0. A trial is judged on the 8 test programs and on 48 of another simulation: 8 are
-too few, their mean changes by 0.1 from seed to seed. ARCHIVES are those of `tpugraphs label --operands`; models trained
-on their train split are judged on their test split. Finished trials are reused.
+it: same collection, same seed. The table has the mean of these differences over all pairs, its interval of 95 %
+(Student's t), and the time of a training step relative to the partner's. `together` has the options whose interval is
+above 0. A trial is judged on the 8 test programs and on 48 of another simulation: 8 are too few, their mean changes by
+0.1 from seed to seed. ARCHIVES are those of `tpugraphs label --operands`; models trained on their train split are
+judged on their test split. Finished trials are reused.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "input_dropout": ("model.input_dropout_rate=0.2",),
     "weight_decay": ("training.weight_decay=0.1",),
     "score_spread": ("loss.score_spread=4",),
-    "relative_error": ("loss.relative_error=0.1"),
+    "relative_error": ("loss.relative_error=0.1",),
     "list_mle": ("loss.list_mle=1", "loss.pairwise_logistic=0"),
     "pre_norm": ("model.pre_norm=true",),
     "warm_up": ("training.local_epochs=4", "training.epochs=8"),

@@ -40,7 +40,7 @@ SMALLER = (
     "training.local_epochs=0",
     "training.epochs=12",
     "training.steps_per_epoch=50",
-    "training.epochs_per_evaluation=12",  # the last weights are judged: eight programs choose no better ones
+    "training.epochs_per_evaluation=1000",  # only the last weights are judged: eight programs choose no better ones
     "training.validation_candidates=200",
 )
 QUICK = (

@@ -183,9 +183,7 @@ def spread_scores(scores: tf.Tensor, mask: tf.Tensor, deviation: float) -> tf.Te
     deviate by less than 1e-4 are not blown up to the full deviation.
     """
     known = tf.where(mask, tf.cast(scores, tf.float32), 0.0)
-    centred = tf.where(mask, known - _mean(known, mask, axis=1)[:, None], 0.0)
-    variance = _mean(tf.square(centred), mask, axis=1)
-    return centred * (deviation * tf.math.rsqrt(variance + _LEAST_DEVIATION**2))[:, None]
+    return deviation * _standardize(known, mask, least_deviation=_LEAST_DEVIATION)
 
 
 def _predicted_costs(scores: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
@@ -222,9 +220,13 @@ def _log_slowdown(runtimes: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
 
 def _standardized_log(runtimes: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """float32 [g, c]: log-runtime with mean 0 and standard deviation 1 over the unmasked; 0 if all are equal."""
-    logs = _log_slowdown(runtimes, mask)
-    centred = logs - _mean(logs, mask, axis=1)[:, None]
-    deviation = tf.sqrt(_mean(tf.square(centred), mask, axis=1))
+    return _standardize(_log_slowdown(runtimes, mask), mask)
+
+
+def _standardize(values: tf.Tensor, mask: tf.Tensor, *, least_deviation: float = 0.0) -> tf.Tensor:
+    """float32 [g, c], finite where masked -> mean 0 and deviation 1 over the unmasked, about 0 far below the least."""
+    centred = values - _mean(values, mask, axis=1)[:, None]
+    deviation = tf.sqrt(_mean(tf.square(centred), mask, axis=1) + least_deviation**2)
     return tf.where(mask, tf.math.divide_no_nan(centred, deviation[:, None]), 0.0)
 
 

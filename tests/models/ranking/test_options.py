@@ -26,7 +26,8 @@ from tpugraphs_polynormer.ranking.static_scoring import StaticScorer
 from tpugraphs_polynormer.ranking.task import DatasetFacts, build_ranking_model, train_ranking
 
 NODES = "model.cross_candidates=nodes"
-OF_LAYOUTS = ("model.layout_features=dimensions", "model.size_features=tiles", "model.layout_agreement=true")
+AGREEMENT = "model.layout_agreement=true"
+OF_LAYOUTS = ("model.layout_features=dimensions", "model.size_features=tiles", AGREEMENT)
 OPTIONS = (
     NODES,
     "model.graph_norm=true",
@@ -177,8 +178,9 @@ def test_all_of_them_in_joint_attention_and_in_segments():
     np.testing.assert_allclose(model(graph, training=True), model(graph), rtol=1e-4, atol=1e-5, err_msg="one segment")
 
 
-def test_all_of_them_in_bfloat16():
-    variant = (LAYOUT, "late", "polynormer", *ALL, *OF_LAYOUTS)
+@pytest.mark.parametrize("options", [(*ALL, *OF_LAYOUTS[:2]), (AGREEMENT,)], ids=["all", "agreement"])
+def test_all_of_them_in_bfloat16(options):
+    variant = (LAYOUT, "late", "polynormer", *options)
     model, graph = model_of(*variant), batches(variant)
     tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
     try:
@@ -188,8 +190,7 @@ def test_all_of_them_in_bfloat16():
         tf.keras.mixed_precision.set_global_policy("float32")
     half.set_weights(model.get_weights())
     (scores, gradients), (expected, _) = run(half, graph), run(model, graph)
-    # The mean, not each: a norm over nodes that are almost equal makes much of the rounding of a single score.
-    assert np.abs(scores - expected).mean() < 0.1 * np.abs(expected).max()
+    np.testing.assert_allclose(scores, expected, atol=0.2 * np.abs(expected).max())
     assert all(np.isfinite(gradient).all() for gradient in gradients)
 
 

@@ -12,12 +12,12 @@ import tensorflow as tf
 from tpugraphs_polynormer.catalog import LAYOUT_MIN
 from tpugraphs_polynormer.models.ranking.batch import Batch
 from tpugraphs_polynormer.models.ranking.features import minor_to_major
-from tpugraphs_polynormer.models.ranking.layout_sizes import MAX_RANK
+from tpugraphs_polynormer.models.ranking.layout_sizes import MAX_RANK, TENSORS_OF_LAYOUT
 
 _BASE = MAX_RANK + 1  # of the number that a layout becomes: its entries + 1 are the digits, the minor one first
-_NUM_TENSORS = 3  # result, input, kernel
-# Per config node: 2 of its own; whole and minor of each tensor of the other, where it is the first and the second.
-NUM_AGREEMENTS = 2 + 2 * 2 * _NUM_TENSORS
+_NUM_LAYOUTS = len(TENSORS_OF_LAYOUT)  # of a config value: result, input, kernel
+# Per config node: 2 of its own; whole and minor of each layout of the other, where it is the first and the second.
+NUM_AGREEMENTS = 2 + 2 * 2 * _NUM_LAYOUTS
 
 
 def number_layouts(layouts: tf.Tensor) -> tf.Tensor:
@@ -52,8 +52,8 @@ def count_disagreements(batch: Batch) -> tf.Tensor:
     differs from the second's result, input or kernel), again whole and minor. A layout that is not given differs from
     nothing, and so do those of tensors that cannot be one because their ranks differ.
     """
-    layouts = complete_layouts(tf.reshape(batch.config_values, [-1, _NUM_TENSORS, MAX_RANK]))
-    tables = tf.reshape(tf.transpose(number_layouts(layouts), [1, 0, 2]), [_NUM_TENSORS, -1])  # [3, v * 7]
+    layouts = complete_layouts(tf.reshape(batch.config_values, [-1, _NUM_LAYOUTS, MAX_RANK]))
+    tables = tf.reshape(tf.transpose(number_layouts(layouts), [1, 0, 2]), [_NUM_LAYOUTS, -1])  # [3, v * 7]
     ranks = tf.reduce_sum(tf.cast(batch.nconfig_dims > 0, tf.int32), -1)  # [s, 3]
     places = batch.codes * _BASE
 
@@ -65,11 +65,10 @@ def count_disagreements(batch: Batch) -> tf.Tensor:
     given, first_ranks = tf.gather(results, first), tf.gather(ranks[:, 0], first)  # [p, k], [p]
     second_places, second_ranks = tf.gather(places, second) + first_ranks[:, tf.newaxis], tf.gather(ranks, second)
     is_of_rank = second_ranks == first_ranks[:, tf.newaxis]
-    # The archives do not say which of its operands is a convolution's kernel.
-    as_operand = tf.reduce_any(is_of_rank[:, 1:], -1)
     pairs = []
-    for tensor, fits in enumerate((is_of_rank[:, 0], as_operand, as_operand)):
-        found = tf.gather(tables[tensor], second_places)
+    for layout, tensors in enumerate(TENSORS_OF_LAYOUT):
+        fits = tf.reduce_any(tf.stack([is_of_rank[:, each] for each in tensors], -1), -1)
+        found = tf.gather(tables[layout], second_places)
         found = tf.where(tf.logical_and(mask, fits)[:, tf.newaxis], found, 0)
         pairs += _differences(given, found)
     per_pair, count = tf.stack(pairs, -1), batch.nconfig_mask.shape[0] or tf.shape(batch.nconfig_mask)[0]

@@ -15,8 +15,8 @@ _TILE = (float(LANES), float(SUBLANES))  # what the minor dimension and the next
 _LOG_UNIT = 4.0  # brings logarithms of sizes near 1
 # The tensors that each of a config value's three layouts (output, input, kernel) may be of: 0 is the node's own, 1 and
 # 2 are those of its first and last operand. The archives do not say which of the two is the kernel.
-_TENSORS_OF_LAYOUT = ((0,), (1, 2), (1, 2))
-NUM_SIZE_FEATURES = sum(map(len, _TENSORS_OF_LAYOUT)) * (MAX_RANK + len(_TILE))
+TENSORS_OF_LAYOUT = ((0,), (1, 2), (1, 2))
+NUM_SIZE_FEATURES = sum(map(len, TENSORS_OF_LAYOUT)) * (MAX_RANK + len(_TILE))
 
 
 def scaled_logarithm(sizes: tf.Tensor) -> tf.Tensor:
@@ -44,7 +44,7 @@ def sizes_in_order(
     sizes = tf.maximum(tf.cast(dims, tf.float32), 0.0)  # a negative one, of a damaged archive, has no logarithm
     sizes = tf.pad(sizes, [[0, 0], [0, 0], [1, 0]])  # [s, 3, 7]: entry -1 has no size
     parts = []
-    for layout, tensors in enumerate(_TENSORS_OF_LAYOUT):
+    for layout, tensors in enumerate(TENSORS_OF_LAYOUT):
         for tensor in tensors:
             chosen = tf.gather(sizes[:, tensor], layouts[:, :, layout] + 1, batch_dims=1)  # [s, k, 6]
             minor = tf.maximum(chosen[..., : len(_TILE)], 1.0)
